@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# make             build/clrsym and build/clrsymd (development build: warnings are errors)
+# make RELEASE=1   optimised for shipping, warnings stay warnings
+# make SAN=1 ...   the same below build/san, with ASan and UBSan
+# make CC=clang    works everywhere
+# make tests       everything the tests run (scripts/test runs them)
+# make check       unit tests, fuzz corpora replayed, layering
+# make bench       the benches, each printing its figure against a reference
+# make fuzz        libFuzzer on every decoder, TIME seconds each
+
+CC ?= gcc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+TIME ?= 60
+TOP := build
+# make V=1 shows whole command lines
+Q := $(if $(V),,@)
+say = $(if $(V),@:,@printf '  %-4s %s\n' $(1) $@)
+
+O := $(TOP)$(if $(SAN),/san)$(if $(filter clang%,$(notdir $(CC))),/clang)
+
+VERSION := $(shell cat VERSION)
+
+PKGS := jansson
+TEST_PKGS := check
+
+WARN := -Wall -Wextra -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wshadow \
+	-Wwrite-strings -Wvla -Wundef -Wcast-qual -Wformat=2 -Wimplicit-fallthrough \
+	$(if $(RELEASE),,-Werror)
+comma := ,
+SANFLAGS := $(if $(SAN),-fsanitize=address$(comma)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+CFLAGS ?= $(if $(SAN),-O1,-O2) -g
+ALL_CFLAGS = -std=gnu11 $(CFLAGS) $(WARN) $(SANFLAGS) -D_GNU_SOURCE -Isrc -I. \
+	-DCLRSYM_VERSION='"$(VERSION)"' -fstack-protector-strong -fPIE -MMD -MP \
+	$(shell pkg-config --cflags $(PKGS))
+ALL_LDFLAGS = $(LDFLAGS) $(SANFLAGS) -pie -Wl,-z,relro,-z,now
+LIBS := $(shell pkg-config --libs $(PKGS))
+TEST_CFLAGS := $(shell pkg-config --cflags $(TEST_PKGS))
+TEST_LIBS := $(shell pkg-config --libs $(TEST_PKGS))
+
+# Everything but the programs' own rooms goes into one archive.
+CORE_SRC := $(filter-out src/cli/% src/daemon/%,$(wildcard src/*/*.c))
+CLI_SRC := $(wildcard src/cli/*.c)
+DAEMON_SRC := $(wildcard src/daemon/*.c)
+UNIT_SRC := $(wildcard tests/unit/test_*.c)
+TORTURE_SRC := $(wildcard tests/torture/torture_*.c)
+FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+FAKERT_SRC := $(wildcard tests/fakert/*.c)
+BENCH_SRC := $(wildcard tests/bench/bench_*.c)
+TOOL_SRC := $(wildcard tests/tools/*.c)
+
+objs = $(patsubst %.c,$(O)/obj/%.o,$(1))
+CORE := $(O)/libcore.a
+UNIT := $(patsubst tests/unit/%.c,$(O)/tests/%,$(UNIT_SRC))
+TORTURE := $(patsubst tests/torture/%.c,$(O)/tests/%,$(TORTURE_SRC))
+FUZZ_REPLAY := $(patsubst tests/fuzz/fuzz_%.c,$(O)/tests/replay_%,$(FUZZ_SRC))
+BENCH := $(patsubst tests/bench/%.c,$(O)/tests/%,$(BENCH_SRC))
+TOOLS := $(patsubst tests/tools/%.c,$(O)/tests/%,$(TOOL_SRC))
+FAKERT := $(if $(FAKERT_SRC),$(O)/tests/fakert)
+
+.PHONY: all tests unit check layers bench fuzz fuzzers clean install format
+.SECONDARY:
+
+all: $(O)/clrsym $(O)/clrsymd
+
+$(O)/obj/%.o: %.c Makefile VERSION
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(Q)$(CC) $(ALL_CFLAGS) $(if $(findstring tests/,$<),$(TEST_CFLAGS)) -c -o $@ $<
+
+$(CORE): $(call objs,$(CORE_SRC))
+	@rm -f $@
+	$(call say,AR)
+	$(Q)ar rcs $@ $^
+
+$(O)/clrsym: $(call objs,$(CLI_SRC)) $(CORE)
+	$(call say,LD)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS)
+
+$(O)/clrsymd: $(call objs,$(DAEMON_SRC)) $(CORE)
+	$(call say,LD)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS)
+
+# Allocations of the torture programs go through a shim that makes the n-th one fail.
+WRAP := malloc calloc realloc strdup
+$(O)/tests/torture_%: $(O)/obj/tests/torture/torture_%.o $(O)/obj/tests/torture/shim.o $(CORE)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(CC) $(ALL_LDFLAGS) $(addprefix -Wl$(comma)--wrap=,$(WRAP)) -o $@ $^ $(LIBS)
+
+$(O)/tests/test_%: $(O)/obj/tests/unit/test_%.o $(CORE)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS) $(TEST_LIBS)
+
+$(O)/tests/bench_%: $(O)/obj/tests/bench/bench_%.o $(CORE)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS) -lm
+
+$(O)/tests/replay_%: $(O)/obj/tests/fuzz/fuzz_%.o $(O)/obj/tests/fuzz/replay.o $(CORE)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS)
+
+$(O)/tests/fakert: $(call objs,$(FAKERT_SRC)) $(CORE)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS)
+
+$(O)/tests/%: $(O)/obj/tests/tools/%.o $(CORE)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS)
+
+unit: $(UNIT)
+tests: all $(UNIT) $(TORTURE) $(FUZZ_REPLAY) $(FAKERT) $(TOOLS) $(BENCH)
+
+layers:
+	scripts/layers
+
+check: tests layers
+	tests/run-unit $(O)
+
+bench: all $(BENCH) $(TOOLS) $(FAKERT)
+	tests/bench/run $(O)
+
+# libFuzzer needs clang; the decoders are compiled again with its coverage.
+FUZZ_O := $(TOP)/fuzz
+fuzzers: $(patsubst tests/fuzz/%.c,$(FUZZ_O)/%,$(FUZZ_SRC))
+$(FUZZ_O)/fuzz_%: tests/fuzz/fuzz_%.c $(CORE_SRC) $(wildcard src/*/*.h)
+	@mkdir -p $(@D)
+	$(call say,FUZZ)
+	$(Q)clang -std=gnu11 -O1 -g -D_GNU_SOURCE -Isrc -I. -DCLRSYM_VERSION='"$(VERSION)"' \
+		-fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
+		-o $@ $< $(CORE_SRC) $(LIBS)
+
+fuzz: fuzzers
+	tests/fuzz/run $(FUZZ_O) $(TIME)
+
+PREFIX ?= /usr/local
+install: all
+	install -D -m 0755 $(O)/clrsym $(DESTDIR)$(PREFIX)/bin/clrsym
+	install -D -m 0755 $(O)/clrsymd $(DESTDIR)$(PREFIX)/sbin/clrsymd
+
+format:
+	clang-format -i $(shell git ls-files '*.c' '*.h')
+
+clean:
+	rm -rf $(TOP)
+
+-include $(shell find $(O)/obj -name '*.d' 2>/dev/null)

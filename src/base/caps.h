@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * Every cap and default of the program, each with its reason.
+ *
+ * Nothing that grows from outside bytes may exist without a cap from this page.
+ */
+
+#include <stdint.h>
+
+#define KIB(n)    ((uint64_t)(n) << 10)
+#define MIB(n)    ((uint64_t)(n) << 20)
+#define GIB(n)    ((uint64_t)(n) << 30)
+#define MS_NS(n)  ((uint64_t)(n)*1000000u)
+#define SEC_NS(n) ((uint64_t)(n)*1000000000u)
+
+/* -- Diagnostic IPC ------------------------------------------------------------------ */
+
+/* The size field of a message is 16 bits wide. */
+#define CAP_IPC_MESSAGE 65535u
+/* Connect, request and reply of one command: a healthy runtime answers in milliseconds. */
+#define DEFAULT_IPC_DEADLINE_NS SEC_NS(5)
+/* From the rundown's StopTracing to its end tag; 100,000 methods take under 1 s. */
+#define DEFAULT_RUNDOWN_DEADLINE_NS SEC_NS(60)
+/* All targets together, after SIGTERM. */
+#define DEFAULT_STOP_DEADLINE_NS SEC_NS(5)
+
+/* -- Buffers asked of the runtime ----------------------------------------------------- */
+
+/* The whole rundown sits in this buffer (of the target's memory) until it is over. */
+#define DEFAULT_BUFFER_MB 64u
+/* The one retry after an incomplete rundown asks for this at the most. */
+#define CAP_BUFFER_MB 1024u
+/* With less room than this below the target's memory limit there is no rundown. */
+#define FLOOR_RUNDOWN_MB 16u
+/* The share of the room below the target's memory limit that a buffer may take: 1/n. */
+#define BUFFER_ROOM_SHARE 4u
+
+/* -- Draining ------------------------------------------------------------------------- */
+
+/* Bytes read but not yet decoded: past this the reader decodes before it reads on. */
+#define CAP_BACKLOG_TARGET MIB(32)
+#define CAP_BACKLOG_TOTAL  MIB(256)
+/* One read from a target's stream; as large as the kernel's default socket buffer. */
+#define READ_CHUNK KIB(256)
+/* Decoding, formatting and the like give way to the sockets after this long. */
+#define SLICE_NS MS_NS(5)
+
+/* -- nettrace ------------------------------------------------------------------------- */
+
+/* Runtimes write blocks of 100 KiB plus a header; one event may make it a little more. */
+#define CAP_BLOCK_BYTES MIB(16)
+/* Type names are at most "MetadataBlock". */
+#define CAP_OBJECT_NAME 256u
+/* Threads whose sequence numbers are followed; idle ones go first (see nettrace). */
+#define CAP_THREADS 65536u
+/* Native providers define some hundred events; an EventSource may add more. */
+#define CAP_METADATA_IDS 4096u
+/* ETW provider names are some tens of characters; an EventSource may choose its own. */
+#define CAP_PROVIDER_NAME 1024u
+
+/* -- Code map ------------------------------------------------------------------------- */
+
+/* No JIT makes a method of this size; a larger one is a lie and would cost many segments. */
+#define CAP_BODY_BYTES MIB(64)
+/* Live and retired code bodies of one target. */
+#define CAP_BODIES 8000000u
+/* Distinct name text of one target. */
+#define CAP_NAME_BYTES GIB(1)
+/* One namespace, name or signature: the runtime drops events above 64 KiB. */
+#define CAP_NAME_LENGTH 65535u
+/* IL maps of one target, as stored. */
+#define CAP_IL_BYTES MIB(256)
+/* The runtime's own limit on the entries of one IL map. */
+#define CAP_IL_ENTRIES 7000u
+/* IL maps whose body has not been announced yet. */
+#define CAP_IL_PENDING 4096u
+/* Unloads that overtook their load on another thread's buffer. */
+#define CAP_UNLOADS_PENDING 1024u
+#define CAP_MODULES         262144u
+/* Spans with lost events that are remembered one by one; older ones are joined. */
+#define CAP_GAPS 64u
+/* Retired bodies: long enough for a profile that is resolved at its end. */
+#define DEFAULT_RETIRED_NS    SEC_NS(15 * 60)
+#define DEFAULT_RETIRED_BYTES MIB(16)
+
+/* -- Trust in time -------------------------------------------------------------------- */
+
+/* Events arrive up to 110 ms late from a healthy target; see target's known_until. */
+#define FLOOR_DELAY_NS MS_NS(250)
+
+/* -- Rundowns ------------------------------------------------------------------------- */
+
+/* The first re-rundown may follow a gap at once; then this long apart, doubling. */
+#define DEFAULT_RERUNDOWN_GAP_NS SEC_NS(60)
+#define CAP_RERUNDOWN_GAP_NS     SEC_NS(3600)
+/* Rundowns at once on the machine. */
+#define CAP_RUNDOWNS 4u
+
+/* -- Perf map ------------------------------------------------------------------------- */
+
+#define DEFAULT_MAP_BYTES MIB(64)
+/* ddprof cuts names at 300 bytes; perf drops names of one or two characters. */
+#define CAP_MAP_NAME   300u
+#define FLOOR_MAP_NAME 3u
+/* A rewrite no sooner than this after the last, or than the map's size at this rate. */
+#define DEFAULT_MAP_INTERVAL_NS   SEC_NS(1)
+#define DEFAULT_MAP_BYTES_PER_SEC MIB(1)
+
+/* After the target's exit: its answers, and its map files. */
+#define DEFAULT_EXIT_ANSWERS_NS SEC_NS(10 * 60)
+#define DEFAULT_EXIT_MAP_NS     SEC_NS(60)
+
+/* -- /proc ---------------------------------------------------------------------------- */
+
+#define CAP_PROC_FILE MIB(4)
+#define CAP_ENVIRON   MIB(2)
+/* Entries read from a target's TMPDIR while looking for its socket. */
+#define CAP_TMPDIR_ENTRIES 100000u

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What the subcommands share. One file a subcommand; main.c holds their table. */
+
+#include <stddef.h>
+#include <stdio.h>
+
+#define EXIT_DONE   0
+#define EXIT_FAILED 1
+#define EXIT_USAGE  2
+
+int cli_ps(int argc, char **argv);
+int cli_map(int argc, char **argv);
+int cli_decode(int argc, char **argv);
+int cli_resolve(int argc, char **argv);
+
+/* "clrsym VERB: ..." and a hint at --help on stderr; returns EXIT_USAGE. */
+int cli_usage_error(const char *verb, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+/* Says whether everything printed has reached stdout (a full disk, a closed pipe). */
+int cli_flush(void);
+
+/*
+ * Reads a whole trace file (or stdin for "-") piece by piece into fn until its end, or until fn
+ * returns non-zero. Returns 0, -errno, or what fn returned.
+ */
+int cli_read_trace(const char *path, int (*fn)(void *data, const void *bytes, size_t n), void *data);

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * clrsym: the command line. A table of subcommands; stdout is the answer, stderr the talk;
+ * exit status 0 done, 1 failed, 2 usage.
+ */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "base/caps.h"
+#include "base/log.h"
+#include "base/util.h"
+
+static const struct {
+	const char *name;
+	int (*run)(int argc, char **argv);
+	const char *summary;
+} verbs[] = {
+	{ "ps", cli_ps, "list .NET processes: who can be attached, who cannot and why" },
+	{ "map", cli_map, "attach to a process once and write its /tmp/perf-PID.map" },
+	{ "decode", cli_decode, "print the events or the final code map of a trace file" },
+	{ "resolve", cli_resolve, "name addresses, at their time, from trace files" },
+};
+
+static void print_help(FILE *out)
+{
+	size_t i;
+
+	fprintf(out, "Usage: clrsym VERB [OPTION]... [ARGUMENT]...\n"
+		     "Names the machine code of .NET processes.\n\n");
+	for (i = 0; i < ARRAY_SIZE(verbs); i++)
+		fprintf(out, "  %-9s%s\n", verbs[i].name, verbs[i].summary);
+	fprintf(out, "\n  --help     this text; 'clrsym VERB --help' for a verb\n"
+		     "  --version  print the version\n");
+}
+
+int cli_usage_error(const char *verb, const char *fmt, ...)
+{
+	va_list ap;
+
+	fprintf(stderr, "clrsym %s: ", verb);
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fprintf(stderr, "\nTry 'clrsym %s --help'.\n", verb);
+	return EXIT_USAGE;
+}
+
+int cli_flush(void)
+{
+	if (fflush(stdout) || ferror(stdout)) {
+		log_error("cannot write the answer: %s", strerror(errno));
+		return EXIT_FAILED;
+	}
+	return EXIT_DONE;
+}
+
+int cli_read_trace(const char *path, int (*fn)(void *data, const void *bytes, size_t n), void *data)
+{
+	_cleanup_free_ uint8_t *bytes = malloc(READ_CHUNK);
+	_cleanup_close_ int fd = -1;
+	ssize_t n;
+	int r;
+
+	if (!bytes)
+		return -ENOMEM;
+	if (strcmp(path, "-") == 0)
+		fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
+	else
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	for (;;) {
+		n = read(fd, bytes, READ_CHUNK);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		if (n == 0)
+			return 0;
+		r = fn(data, bytes, (size_t)n);
+		if (r)
+			return r;
+	}
+}
+
+int main(int argc, char **argv)
+{
+	size_t i;
+
+	log_init("clrsym", LOG_INFO);
+	signal(SIGPIPE, SIG_DFL);
+	if (argc < 2) {
+		print_help(stderr);
+		return EXIT_USAGE;
+	}
+	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+	    strcmp(argv[1], "help") == 0) {
+		print_help(stdout);
+		return cli_flush();
+	}
+	if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
+		printf("clrsym %s\n", CLRSYM_VERSION);
+		return cli_flush();
+	}
+	for (i = 0; i < ARRAY_SIZE(verbs); i++)
+		if (strcmp(argv[1], verbs[i].name) == 0)
+			return verbs[i].run(argc - 1, argv + 1);
+	fprintf(stderr, "clrsym: no verb '%s'\nTry 'clrsym --help'.\n", argv[1]);
+	return EXIT_USAGE;
+}

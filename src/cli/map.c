@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * clrsym map PID: attach, take the rundown, write the map, leave.
+ *
+ * The sessions are stopped before the map is written: stopping flushes what the runtime still
+ * holds, so the map is complete to that moment.
+ */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/signalfd.h>
+
+#include "base/caps.h"
+#include "base/log.h"
+#include "base/parse.h"
+#include "target/perfmap.h"
+#include "target/target.h"
+
+struct map_run {
+	struct loop *loop;
+	struct pool pool;
+	struct target *target;
+	struct perfmap *perfmap;
+	struct loop_fd signals;
+	int signal_fd;
+	bool complete, tty, progress;
+	int result;
+};
+
+static void progress_line(struct map_run *run)
+{
+	struct target_status status;
+
+	if (!run->tty)
+		return;
+	target_get_status(run->target, &status);
+	if (status.state != TARGET_RUNDOWN || status.rundown_bytes < MIB(1))
+		return;
+	fprintf(stderr, "\rreading the rundown: %" PRIu64 " MB", status.rundown_bytes >> 20);
+	run->progress = true;
+}
+
+static void progress_end(struct map_run *run)
+{
+	if (run->progress)
+		fprintf(stderr, "\r\033[K");
+	run->progress = false;
+}
+
+static void on_written(struct perfmap *pm UNUSED, int result, void *data)
+{
+	struct map_run *run = data;
+
+	run->result = result;
+	loop_stop(run->loop, 0);
+}
+
+static void on_complete(struct target *target, void *data UNUSED)
+{
+	target_stop(target, DEFAULT_RUNDOWN_DEADLINE_NS);
+}
+
+static void on_ended(struct target *target, enum target_end end, void *data)
+{
+	struct map_run *run = data;
+	struct target_status status;
+	struct codemap_stats stats;
+
+	progress_end(run);
+	target_get_status(target, &status);
+	codemap_get_stats(target_map(target), &stats);
+	if (end == TARGET_FAILED || (!status.rundowns && !stats.live)) {
+		log_error("pid %d: %s", (int)target_proc(target)->pid,
+			  end == TARGET_STOPPED ? "interrupted" : target_end_text(target));
+		run->result = -1;
+		loop_stop(run->loop, 0);
+		return;
+	}
+	perfmap_write(run->perfmap, target_map(target), on_written, run);
+}
+
+static void on_changed(struct target *target UNUSED, void *data)
+{
+	progress_line(data);
+}
+
+static void on_signal(struct loop_fd *source, uint32_t events UNUSED)
+{
+	struct map_run *run = container_of(source, struct map_run, signals);
+	struct signalfd_siginfo info;
+
+	if (read(run->signal_fd, &info, sizeof(info)) != sizeof(info))
+		return;
+	target_stop(run->target, DEFAULT_STOP_DEADLINE_NS);
+}
+
+static void map_run_deinit(struct map_run *run)
+{
+	perfmap_free(run->perfmap);
+	target_free(run->target);
+	loop_fd_del(&run->signals);
+	fd_close(run->signal_fd);
+	loop_free(run->loop);
+}
+
+static int map_run(struct map_run *run, struct proc *proc, const struct target_options *opts)
+{
+	static const struct target_callbacks callbacks = {
+		.changed = on_changed,
+		.complete = on_complete,
+		.ended = on_ended,
+	};
+	sigset_t mask;
+	int r;
+
+	r = target_new(&run->target, &run->pool, proc, opts, &callbacks, run);
+	if (r < 0) {
+		proc_close(proc);
+		return r;
+	}
+	sigemptyset(&mask);
+	sigaddset(&mask, SIGINT);
+	sigaddset(&mask, SIGTERM);
+	sigprocmask(SIG_BLOCK, &mask, NULL);
+	run->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (run->signal_fd < 0)
+		return -errno;
+	r = loop_fd_add(run->loop, &run->signals, run->signal_fd, EPOLLIN, on_signal);
+	if (r == 0)
+		r = target_start(run->target);
+	return r < 0 ? r : loop_run(run->loop);
+}
+
+static void help(void)
+{
+	printf("Usage: clrsym map [OPTION]... PID\n"
+	       "Attaches to a .NET process, writes its perf map, and leaves.\n\n"
+	       "      --map target|host|both  where: the process's own /tmp, ours, or both (both)\n"
+	       "      --map-max-bytes N       size limit, e.g. 64M (64M)\n"
+	       "      --names short|full      Ns.Type::Method, or with its arguments (short)\n"
+	       "      --tiers                 append the tier, e.g. [OptimizedTier1]\n"
+	       "      --buffer-mb N           buffer asked of the runtime (64)\n"
+	       "      --socket-path PATH      diagnostic socket, as the process sees it\n"
+	       "      --allow-loose-socket    accept a socket whose owner or mode is not the runtime's\n");
+}
+
+int cli_map(int argc, char **argv)
+{
+	enum { OPT_MAP = 256, OPT_MAX, OPT_NAMES, OPT_TIERS, OPT_BUFFER, OPT_PATH, OPT_LOOSE };
+	static const struct option options[] = {
+		{ "map", required_argument, NULL, OPT_MAP },
+		{ "map-max-bytes", required_argument, NULL, OPT_MAX },
+		{ "names", required_argument, NULL, OPT_NAMES },
+		{ "tiers", no_argument, NULL, OPT_TIERS },
+		{ "buffer-mb", required_argument, NULL, OPT_BUFFER },
+		{ "socket-path", required_argument, NULL, OPT_PATH },
+		{ "allow-loose-socket", no_argument, NULL, OPT_LOOSE },
+		{ "help", no_argument, NULL, 'h' },
+		{ 0 },
+	};
+	_cleanup_(map_run_deinit) struct map_run run = { .signal_fd = -1 };
+	struct target_options opts = { .once = true };
+	struct perfmap_options map_opts = { 0 };
+	struct perfmap_status status;
+	struct proc *proc = NULL;
+	pid_t pid, holder = 0;
+	int c, r, lock_fd = -1;
+	const char *path;
+	uint64_t mb;
+	size_t i;
+
+	while ((c = getopt_long(argc, argv, "h", options, NULL)) >= 0) {
+		switch (c) {
+		case OPT_MAP:
+			if (!perfmap_parse_where(optarg, &map_opts.where) ||
+			    map_opts.where == PERFMAP_OFF)
+				return cli_usage_error("map", "--map takes target, host or both");
+			break;
+		case OPT_MAX:
+			if (!parse_size(optarg, &map_opts.max_bytes))
+				return cli_usage_error("map", "--map-max-bytes takes a size");
+			break;
+		case OPT_NAMES:
+			if (!perfmap_parse_style(optarg, &map_opts.style))
+				return cli_usage_error("map", "--names takes short or full");
+			break;
+		case OPT_TIERS: map_opts.tiers = true; break;
+		case OPT_BUFFER:
+			if (!parse_u64(optarg, CAP_BUFFER_MB, &mb) || !mb)
+				return cli_usage_error("map", "--buffer-mb takes 1 to %u", CAP_BUFFER_MB);
+			opts.buffer_mb = (uint32_t)mb;
+			break;
+		case OPT_PATH: opts.socket.path = optarg; break;
+		case OPT_LOOSE: opts.socket.allow_loose = true; break;
+		case 'h': help(); return cli_flush();
+		default: return cli_usage_error("map", "bad option");
+		}
+	}
+	if (argc - optind != 1 || !parse_pid(argv[optind], &pid))
+		return cli_usage_error("map", "one PID");
+	run.tty = isatty(STDERR_FILENO);
+	proc_maps_sweep();
+	r = proc_open(pid, &proc);
+	if (r) {
+		log_error("pid %d: %s", (int)pid, r < 0 ? strerror(-r) : proc_error_text(NULL, r, NULL));
+		return EXIT_FAILED;
+	}
+	r = loop_new(&run.loop);
+	run.pool.loop = run.loop;
+	if (r == 0)
+		r = proc_lock(proc, &lock_fd, &holder);
+	if (r == PROC_E_LOCKED) {
+		log_error("pid %d: process %d (clrsym or clrsymd) keeps its map already", (int)pid,
+			  (int)holder);
+		proc_close(proc);
+		return EXIT_FAILED;
+	}
+	if (r == 0)
+		r = perfmap_new(&run.perfmap, run.loop, proc, &map_opts);
+	if (r) {
+		log_error("pid %d: no map can be kept: %s", (int)pid,
+			  r < 0 ? strerror(-r) : proc_error_text(proc, r, NULL));
+		proc_unlock(proc, lock_fd);
+		proc_close(proc);
+		return EXIT_FAILED;
+	}
+	r = map_run(&run, proc, &opts);
+	if (r < 0)
+		log_error("pid %d: %s", (int)pid, strerror(-r));
+	else if (!run.result)
+		for (i = 0; (path = perfmap_path(run.perfmap, i)); i++) {
+			perfmap_get_status(run.perfmap, &status);
+			printf("%s %zu methods\n", path, status.lines);
+		}
+	if (run.target)
+		proc_unlock(proc, lock_fd);
+	if (cli_flush() != EXIT_DONE || r < 0 || run.result)
+		return EXIT_FAILED;
+	return EXIT_DONE;
+}

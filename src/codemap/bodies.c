@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The records of code bodies: 64 bytes each, in chunks of 1024, by index.
+ *
+ * A chunk is filled before the next is begun, so its bodies were announced at about the
+ * same time. Each chunk keeps the bounds of those times; a lookup with a time compares with
+ * them and needs the body itself (a cache miss) only for times in between. An empty
+ * chunk gives its memory back unless it is the only one with room.
+ *
+ * The bound of an open past is 0 for everything that the first rundown shows, so it is
+ * kept beside the chunk, and only for chunks where one is not 0.
+ */
+#include "codemap/map.h"
+
+#include <string.h>
+
+#define BODY_ALIGN 64u
+
+void bodies_deinit(struct bodies *bs)
+{
+	uint32_t i;
+
+	for (i = 0; i < bs->n_chunks; i++) {
+		mem_free(&bs->total, bs->chunks[i].mem);
+		mem_free(&bs->total, bs->chunks[i].bounds);
+	}
+	mem_free(&bs->total, bs->chunks);
+	*bs = (struct bodies){ 0 };
+}
+
+/* At the end: the chunk being filled stays the one being filled. */
+static void chunk_link(struct bodies *bs, uint32_t number)
+{
+	struct chunk *c = &bs->chunks[number - 1];
+
+	c->prev = bs->last_free;
+	c->next = 0;
+	if (bs->last_free)
+		bs->chunks[bs->last_free - 1].next = number;
+	else
+		bs->first_free = number;
+	bs->last_free = number;
+}
+
+static void chunk_unlink(struct bodies *bs, uint32_t number)
+{
+	struct chunk *c = &bs->chunks[number - 1];
+
+	if (c->prev)
+		bs->chunks[c->prev - 1].next = c->next;
+	else
+		bs->first_free = c->next;
+	if (c->next)
+		bs->chunks[c->next - 1].prev = c->prev;
+	else
+		bs->last_free = c->prev;
+}
+
+static bool chunk_new(struct bodies *bs)
+{
+	struct chunk *c;
+	uint32_t number;
+	void *mem;
+
+	if (!bs->unused && bs->n_chunks == bs->size_chunks) {
+		uint32_t size = bs->size_chunks + bs->size_chunks / 4 + 4;
+		struct chunk *chunks = mem_realloc(&bs->total, bs->chunks, size * sizeof(*c));
+
+		if (!chunks)
+			return false;
+		bs->chunks = chunks;
+		bs->size_chunks = size;
+	}
+	mem = mem_realloc(&bs->total, NULL,
+			  CHUNK_BODIES * sizeof(struct codemap_body) + BODY_ALIGN);
+	if (!mem)
+		return false;
+	if (bs->unused) {
+		number = bs->unused;
+		bs->unused = bs->chunks[number - 1].next;
+	} else {
+		number = ++bs->n_chunks;
+	}
+	c = &bs->chunks[number - 1];
+	*c = (struct chunk){
+		.bodies = (void *)(((uintptr_t)mem + BODY_ALIGN - 1) & ~(uintptr_t)(BODY_ALIGN - 1)),
+		.mem = mem,
+		.oldest = UINT64_MAX,
+		.fresh = number == 1, /* index 0 is "none" */
+	};
+	chunk_link(bs, number);
+	return true;
+}
+
+uint32_t bodies_new(struct bodies *bs)
+{
+	uint32_t number, slot;
+	struct chunk *c;
+
+	if (!bs->first_free && !chunk_new(bs))
+		return 0;
+	number = bs->first_free;
+	c = &bs->chunks[number - 1];
+	if (c->free) {
+		slot = c->free - 1u;
+		c->free = (uint16_t)c->bodies[slot].next;
+	} else {
+		slot = c->fresh++;
+	}
+	c->used++;
+	if (!c->free && c->fresh == CHUNK_BODIES)
+		chunk_unlink(bs, number);
+	bs->count++;
+	memset(&c->bodies[slot], 0, sizeof(c->bodies[slot]));
+	return (number - 1) << CHUNK_SHIFT | slot;
+}
+
+void bodies_free(struct bodies *bs, uint32_t idx)
+{
+	uint32_t number = (idx >> CHUNK_SHIFT) + 1, slot = idx & (CHUNK_BODIES - 1);
+	struct chunk *c = &bs->chunks[number - 1];
+	bool was_full = !c->free && c->fresh == CHUNK_BODIES;
+
+	bs->count--;
+	c->bodies[slot].next = c->free;
+	c->free = (uint16_t)(slot + 1);
+	if (was_full)
+		chunk_link(bs, number);
+	if (--c->used)
+		return;
+	c->oldest = UINT64_MAX;
+	c->newest = 0;
+	mem_free(&bs->total, c->bounds);
+	c->bounds = NULL;
+	if (bs->first_free == number && bs->last_free == number)
+		return;
+	chunk_unlink(bs, number);
+	mem_free(&bs->total, c->mem);
+	*c = (struct chunk){ .next = bs->unused };
+	bs->unused = number;
+}
+
+void body_set_load(struct bodies *bs, uint32_t idx, uint64_t time, bool seen, uint64_t bound)
+{
+	struct chunk *c = &bs->chunks[idx >> CHUNK_SHIFT];
+	struct codemap_body *b = body_at(bs, idx);
+
+	if (seen && bound && !c->bounds) {
+		c->bounds = mem_realloc(&bs->total, NULL, CHUNK_BODIES * sizeof(*c->bounds));
+		if (c->bounds)
+			memset(c->bounds, 0, CHUNK_BODIES * sizeof(*c->bounds));
+		else
+			seen = false; /* no room for the bound: claim nothing before */
+	}
+	b->load = time;
+	b->open_past = seen;
+	if (c->bounds)
+		c->bounds[idx & (CHUNK_BODIES - 1)] = seen ? bound : 0;
+	c->newest = MAX(c->newest, time);
+	c->oldest = MIN(c->oldest, seen ? bound : time);
+}
+
+uint64_t body_begin(const struct bodies *bs, uint32_t idx)
+{
+	const struct codemap_body *b = body_at(bs, idx);
+	const struct chunk *c = &bs->chunks[idx >> CHUNK_SHIFT];
+
+	if (!b->open_past)
+		return b->load;
+	return c->bounds ? c->bounds[idx & (CHUNK_BODIES - 1)] : 0;
+}

@@ -1,0 +1,923 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The rules: what an event means at its time, whenever it comes.
+ *
+ * The truth is what these rules give when all events are taken in order of time:
+ *
+ *  load(B)    An identical body that is alive absorbs it. Else every live body that overlaps
+ *             ends, and B's life begins.
+ *  rundown(B) The same, but B was alive before: its life begins at a *bound*, the last time
+ *             before the record at which something is known to have ended on its range (a
+ *             life, an unload at its start, an unload of its module). A live body that
+ *             overlaps ends where data was lost last since it was loaded, if it was.
+ *  unload     The live body of that method and start ends; without one it is a hint for
+ *             bounds only.
+ *  module     Every live body of the module ends.
+ *
+ * So at any time at most one body covers an address. A body is identical if method, version,
+ * start, size and name are; the name counts because method ids of dynamic methods are reused
+ * together with their addresses.
+ *
+ * Events come out of order, so each is sorted into what is already known. A life knows when it
+ * was announced (`load`) and what ended it. A load of time t:
+ *
+ *  1. gathers the lives that overlap B and end after t (those alive now, and, only if t is
+ *     older than the newest retirement there, retired ones);
+ *  2. is absorbed if one of them is B, alive at t;
+ *  3. finds what comes next after t: an unload of B that waits, its module's unload, the
+ *     first announcement among the gathered. If that is B itself, that life begins earlier
+ *     now. Else it ends B, and B goes straight to the past; if nothing comes, B is alive;
+ *  4. cuts the lives that it found alive at t short;
+ *  5. looks again at the bounds of those open pasts among the gathered that come later.
+ *
+ * Two small rings remember what the lives do not: unloads that found nothing to end, or were
+ * overtaken as the end of a life (`unloads`), and further announcements of a life (`again`),
+ * which begin it anew if an event from between the two turns up. They hold the last
+ * thousand; an event that is later than that loses only this kind of repair.
+ *
+ * In the usual order of events step 1 finds at most one body, alive, and the rest is nothing.
+ *
+ * Memory: everything that can fail comes before the first change. A body that cannot be
+ * kept in the past for want of memory is forgotten like an expired one.
+ */
+#include "codemap/map.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/utf.h"
+
+#define EXPIRE_PER_CALL 4096u
+/* With every event, when the past is over its bytes. */
+#define EXPIRE_PER_EVENT 4u
+/* No event is later than this: how far back a late module unload looks for its bodies. */
+#define LATE_NS    SEC_NS(2)
+#define LATE_STEPS 65536u
+/* Bodies of one (method, version) that IL maps look at; see ilmap.c. */
+#define CHAIN_MAX   64u
+#define IL_BLOB_MAX 65535u
+
+int codemap_new(struct codemap **outp, const struct codemap_options *opts)
+{
+	_cleanup_(codemap_freep) struct codemap *map = calloc(1, sizeof(*map));
+	int r;
+
+	if (!map)
+		return -ENOMEM;
+	if (opts)
+		map->opts = *opts;
+	if (!map->opts.max_bodies || map->opts.max_bodies > CAP_BODIES)
+		map->opts.max_bodies = CAP_BODIES;
+	if (!map->opts.max_name_bytes)
+		map->opts.max_name_bytes = CAP_NAME_BYTES;
+	if (!map->opts.max_il_bytes)
+		map->opts.max_il_bytes = CAP_IL_BYTES;
+	if (!map->opts.retired_bytes)
+		map->opts.retired_bytes = DEFAULT_RETIRED_BYTES;
+	if (!map->opts.retired_ns)
+		map->opts.retired_ns = DEFAULT_RETIRED_NS;
+	map->seed = hash_seed();
+	strings_init(&map->names, map->opts.max_name_bytes);
+	strings_init(&map->ils, map->opts.max_il_bytes);
+	modules_init(&map->modules);
+	wait_init(&map->unloads, CAP_UNLOADS_PENDING);
+	wait_init(&map->maps, CAP_IL_PENDING);
+	wait_init(&map->again, CAP_UNLOADS_PENDING);
+	buf_init(&map->il_bytes, IL_BLOB_MAX);
+	/* a body of the largest size has a thousand entries; together they may not have many */
+	r = index_init(&map->live, map->opts.max_bodies * 2 + CAP_BODY_BYTES / SEGMENT_BYTES);
+	if (r < 0)
+		return r;
+	*outp = TAKE_PTR(map);
+	return 0;
+}
+
+void codemap_free(struct codemap *map)
+{
+	if (!map)
+		return;
+	past_free_all(map);
+	index_deinit(&map->live);
+	bodies_deinit(&map->bodies);
+	strings_deinit(&map->names);
+	strings_deinit(&map->ils);
+	modules_deinit(&map->modules);
+	mem_free(&map->methods_total, map->methods.heads);
+	wait_deinit(&map->unloads);
+	wait_deinit(&map->maps);
+	wait_deinit(&map->again);
+	mem_free(&map->touched.total, map->touched.v);
+	mem_free(&map->late.total, map->late.v);
+	mem_free(&map->scratch_total, map->il_order);
+	buf_deinit(&map->il_bytes);
+	free(map);
+}
+
+/* -- Ends of lives ------------------------------------------------------------------------ */
+
+/* The record of a body that is neither in the index nor in the past. */
+static void body_drop(struct codemap *map, uint32_t idx)
+{
+	struct codemap_body *b = body_at(&map->bodies, idx);
+	uint32_t i;
+
+	if (b->chained) {
+		chains_remove(&map->methods, map, map_method_link, idx);
+		b->chained = 0;
+	}
+	while (b->again && (i = wait_next(&map->again, idx, 0)))
+		wait_remove(&map->again, i);
+	strings_drop(&map->names, b->ns);
+	strings_drop(&map->names, b->name);
+	strings_drop(&map->names, b->sig);
+	if (b->il) {
+		strings_drop(&map->ils, b->il);
+		map->stats.il_maps--;
+	}
+	module_unref(map, b->module);
+	bodies_free(&map->bodies, idx);
+}
+
+static void body_expire(struct codemap *map, uint32_t idx)
+{
+	map->horizon = MAX(map->horizon, body_at(&map->bodies, idx)->unload);
+	map->stats.expired++;
+	body_drop(map, idx);
+}
+
+static void count_live(struct codemap *map, const struct codemap_body *b, bool more)
+{
+	size_t *kind = b->flags & BODY_FLAG_JIT ? &map->stats.live_jitted : &map->stats.live_r2r;
+	size_t d = more ? 1 : (size_t)-1;
+
+	map->stats.live += d;
+	*kind += d;
+	map->generation++;
+}
+
+/* Ends a live body. Returns false if there was no memory to remember it. */
+static bool body_retire(struct codemap *map, uint32_t idx, uint64_t time, enum body_end how)
+{
+	struct codemap_body *b = body_at(&map->bodies, idx);
+
+	count_live(map, b, false);
+	index_remove(&map->live, idx, b->start, body_stop(b));
+	module_unlink(map, idx);
+	b->end = how & 3;
+	b->unload = time;
+	/*
+	 * Dynamic methods have no IL map, and the runtime gives their ids out again and again:
+	 * their chains would grow as long as the past.
+	 */
+	if (b->chained && b->flags & BODY_FLAG_DYN) {
+		chains_remove(&map->methods, map, map_method_link, idx);
+		b->chained = 0;
+	}
+	if (past_add(map, idx) == 0)
+		return true;
+	body_expire(map, idx);
+	return false;
+}
+
+/* An unload without a body to end. Losing one is as if it had come too late. */
+static void unload_wait(struct codemap *map, uint64_t start, uint64_t method_id, uint64_t time)
+{
+	uint32_t dropped;
+
+	(void)wait_add(&map->unloads, start, method_id, time, 0, &dropped);
+}
+
+/* Ends a life earlier than it was known to. Returns false if the body is gone altogether. */
+static bool life_cut(struct codemap *map, uint32_t idx, uint64_t time, enum body_end how)
+{
+	struct codemap_body *b = body_at(&map->bodies, idx);
+	uint32_t i;
+
+	if (b->again) {
+		b->again = 0;
+		for (i = wait_next(&map->again, idx, 0); i; i = wait_next(&map->again, idx, i)) {
+			b->again = 1;
+			if (wait_at(&map->again, i)->time >= time)
+				map->unsettled = true;
+		}
+	}
+	if (b->end == END_NONE)
+		return body_retire(map, idx, time, how);
+	/* its own unload may belong to a later life of the same method there */
+	if (b->end == END_UNLOADED)
+		unload_wait(map, b->start, b->method_id, b->unload);
+	past_set_end(map, idx, time);
+	b->end = how & 3;
+	return true;
+}
+
+/* When data was lost last between the two times; or the later one. */
+static uint64_t loss_between(const struct codemap *map, uint64_t from, uint64_t to)
+{
+	uint32_t i;
+
+	for (i = map->n_gaps; i; i--)
+		if (map->gaps[i - 1].from < to)
+			return map->gaps[i - 1].from > from ? map->gaps[i - 1].from : to;
+	return to;
+}
+
+/* -- Open pasts --------------------------------------------------------------------------- */
+
+/* How far back a body reaches that was first seen in a rundown. */
+static uint64_t bound_known(const struct codemap *map, uint32_t idx)
+{
+	const struct codemap_body *b = body_at(&map->bodies, idx);
+	uint64_t bound = past_last_end(map, b->start, body_stop(b), b->load);
+	uint32_t i;
+
+	if (b->module) {
+		uint64_t id = map->modules.v[b->module].id;
+
+		bound = MAX(bound, module_last_unload(map, id, b->load));
+	}
+	for (i = wait_next(&map->unloads, b->start, 0); i;
+	     i = wait_next(&map->unloads, b->start, i)) {
+		uint64_t time = wait_at(&map->unloads, i)->time;
+
+		if (time <= b->load)
+			bound = MAX(bound, time);
+	}
+	return bound;
+}
+
+/* What is forgotten may have ended there as late as the horizon. */
+static void bound_set(struct codemap *map, uint32_t idx)
+{
+	const struct codemap_body *b = body_at(&map->bodies, idx);
+	uint64_t bound = MAX(bound_known(map, idx), MIN(map->horizon, b->load));
+
+	body_set_load(&map->bodies, idx, b->load, true, bound);
+}
+
+static void bound_refresh(struct codemap *map, uint32_t idx)
+{
+	const struct codemap_body *b = body_at(&map->bodies, idx);
+	uint64_t old = body_begin(&map->bodies, idx);
+	uint64_t bound = MAX(bound_known(map, idx), MIN(map->horizon, old));
+
+	if (bound != old)
+		body_set_load(&map->bodies, idx, b->load, true, bound);
+}
+
+/* Something ended there at that time, so it was not this body before. */
+static void bound_raise(struct codemap *map, uint32_t idx, uint64_t time)
+{
+	const struct codemap_body *b = body_at(&map->bodies, idx);
+
+	if (b->open_past && time <= b->load && time > body_begin(&map->bodies, idx))
+		body_set_load(&map->bodies, idx, b->load, true, time);
+}
+
+/* The gathered bodies that were seen after time and are open towards it. */
+static void bounds_refresh(struct codemap *map, uint64_t time)
+{
+	uint32_t i;
+
+	for (i = 0; i < map->touched.n; i++) {
+		uint32_t idx = map->touched.v[i];
+		const struct codemap_body *b = idx ? body_at(&map->bodies, idx) : NULL;
+
+		if (b && b->open_past && b->load > time)
+			bound_refresh(map, idx);
+	}
+}
+
+/* All lives that overlap the range and end after time. */
+static int gather(struct codemap *map, uint64_t start, uint64_t stop, uint64_t time)
+{
+	int r;
+
+	map->touched.n = 0;
+	r = index_gather(&map->live, start, stop, &map->touched);
+	if (!r)
+		r = past_gather(map, start, stop, time, &map->touched);
+	return r;
+}
+
+/* After a retired body got an earlier end. A bound that stays too high claims too little. */
+static void bounds_refresh_around(struct codemap *map, uint32_t idx, uint64_t time)
+{
+	const struct codemap_body *b = body_at(&map->bodies, idx);
+
+	if (gather(map, b->start, body_stop(b), time) == 0)
+		bounds_refresh(map, time);
+}
+
+/* -- Announcements ------------------------------------------------------------------------ */
+
+static bool is_named(const struct codemap_body *b)
+{
+	return b->ns || b->name;
+}
+
+static bool is_same(const struct codemap *map, const struct codemap_body *b,
+		    const struct codemap_load *load)
+{
+	if (b->start != load->start || b->size != load->size || b->method_id != load->method_id ||
+	    b->version != load->version)
+		return false;
+	if (!is_named(b) || (!load->ns_len && !load->name_len))
+		return true; /* the short forms of the events have no names */
+	return strings_equal(&map->names, b->name, load->name, load->name_len) &&
+	       strings_equal(&map->names, b->ns, load->ns, load->ns_len) &&
+	       strings_equal(&map->names, b->sig, load->sig, load->sig_len);
+}
+
+static void names_drop(struct codemap *map, const uint32_t id[3])
+{
+	unsigned int i;
+
+	for (i = 0; i < 3; i++)
+		strings_drop(&map->names, id[i]);
+}
+
+static int names_take(struct codemap *map, const struct codemap_load *load, uint32_t id[3])
+{
+	int r;
+
+	id[0] = id[1] = id[2] = 0;
+	r = strings_take(&map->names, load->ns, load->ns_len, &id[0]);
+	if (!r)
+		r = strings_take(&map->names, load->name, load->name_len, &id[1]);
+	if (!r)
+		r = strings_take(&map->names, load->sig, load->sig_len, &id[2]);
+	if (r)
+		names_drop(map, id);
+	return r;
+}
+
+static void body_name(struct codemap_body *b, const uint32_t id[3])
+{
+	b->ns = id[0];
+	b->name = id[1];
+	b->sig = id[2];
+}
+
+static void again_note(struct codemap *map, uint32_t idx, uint64_t time, bool seen)
+{
+	uint32_t dropped;
+
+	if (wait_add(&map->again, idx, seen, time, 0, &dropped) == 0)
+		body_at(&map->bodies, idx)->again = 1;
+}
+
+/* One more announcement of a life. */
+static int life_merge(struct codemap *map, uint32_t idx, const struct codemap_load *load,
+		      bool seen)
+{
+	struct codemap_body *b = body_at(&map->bodies, idx);
+	uint32_t id[3];
+	int r;
+
+	if (!is_named(b) && (load->ns_len || load->name_len)) {
+		r = names_take(map, load, id);
+		if (r)
+			return r;
+		strings_drop(&map->names, b->sig);
+		body_name(b, id);
+		map->generation++;
+	}
+	if (b->open_past && load->time < b->load) {
+		again_note(map, idx, b->load, true);
+		body_set_load(&map->bodies, idx, load->time, seen, body_begin(&map->bodies, idx));
+	} else if (b->open_past && load->time == b->load && !seen) {
+		body_set_load(&map->bodies, idx, load->time, false, 0);
+	} else if (load->time > b->load) {
+		again_note(map, idx, load->time, seen);
+	}
+	map->stats.merged++;
+	return 0;
+}
+
+/* Steps 4 and 5: makes room for the life that begins with this announcement. */
+static void life_settle_in(struct codemap *map, uint32_t idx, uint64_t time, bool seen)
+{
+	uint32_t i;
+
+	map->late.n = 0;
+	for (i = 0; i < map->touched.n; i++) {
+		uint32_t other = map->touched.v[i];
+		const struct codemap_body *b = body_at(&map->bodies, other);
+		uint64_t end = time;
+
+		if (other == idx || b->load > time)
+			continue;
+		if (seen)
+			end = loss_between(map, b->load, time);
+		if (b->end == END_NONE)
+			map->stats.implied_retirements++;
+		else
+			(void)list_add(&map->late, other);
+		if (!life_cut(map, other, end, end < time ? END_GAP : END_IMPLIED))
+			map->touched.v[i] = 0;
+	}
+	if (seen)
+		bound_set(map, idx);
+	bounds_refresh(map, time);
+	/* what overlaps those that had ended later need not overlap this one */
+	for (i = 0; i < map->late.n; i++)
+		bounds_refresh_around(map, map->late.v[i], time);
+}
+
+/* A later announcement of the same life turns out not to be the first. */
+static void life_begin_earlier(struct codemap *map, uint32_t idx, uint64_t time, bool seen)
+{
+	const struct codemap_body *b = body_at(&map->bodies, idx);
+
+	again_note(map, idx, b->load, b->open_past);
+	body_set_load(&map->bodies, idx, time, seen, seen ? time : 0);
+	life_settle_in(map, idx, time, seen);
+	map->stats.merged++;
+}
+
+static bool method_chain_full(const struct codemap *map, const struct codemap_load *load)
+{
+	uint64_t hash = map_method_hash(map, load->method_id, load->version);
+	uint32_t idx, n = 0;
+
+	for (idx = chains_first(&map->methods, hash); idx; idx = body_at(&map->bodies, idx)->next)
+		if (++n == CHAIN_MAX)
+			return true;
+	return false;
+}
+
+struct life {
+	uint64_t end; /* UINT64_MAX: alive */
+	enum body_end how;
+};
+
+/* A new record, in its place among the living or the past. Nothing else has changed yet. */
+static int body_make(struct codemap *map, const struct codemap_load *load, const struct life *life,
+		     bool seen, uint32_t *idxp)
+{
+	uint64_t stop = load->start + load->size;
+	bool alive = life->how == END_NONE;
+	uint32_t idx, id[3], module;
+	struct codemap_body *b;
+	int r, error;
+
+	r = names_take(map, load, id);
+	if (r)
+		return r;
+	r = -ENOMEM;
+	idx = bodies_new(&map->bodies);
+	if (!idx)
+		goto fail_names;
+	if (chains_reserve(&map->methods, &map->methods_total, map, map_method_link) < 0)
+		goto fail_body;
+	module = module_get(map, load->module_id, load->time, &error);
+	if (error < 0)
+		goto fail_body;
+	map->stats.full += error > 0; /* then the body does without */
+	b = body_at(&map->bodies, idx);
+	b->start = load->start & (ADDRESS_END - 1);
+	b->size = load->size;
+	b->method_id = load->method_id & (ADDRESS_END - 1);
+	b->version = load->version & VERSION_MAX;
+	b->flags = load->flags & BODY_FLAGS_MASK;
+	b->cold = !!(load->flags & BODY_FLAG_COLD);
+	b->token = load->token;
+	b->end = life->how & 3;
+	b->module = module & 0x3ffff;
+	body_name(b, id);
+	body_set_load(&map->bodies, idx, load->time, seen, seen ? load->time : 0);
+	if (alive) {
+		r = index_reserve(&map->live, load->start, stop);
+		if (r)
+			goto fail_body;
+		index_add(&map->live, idx, load->start, stop);
+		module_link(map, idx);
+		count_live(map, b, true);
+	} else {
+		b->unload = life->end;
+		r = past_add(map, idx);
+		if (r)
+			goto fail_body;
+	}
+	module_ref(map, module);
+	if ((alive || !(b->flags & BODY_FLAG_DYN)) && !method_chain_full(map, load)) {
+		chains_add(&map->methods, map, map_method_link, idx);
+		b->chained = 1;
+	}
+	*idxp = idx;
+	return 0;
+
+fail_body:
+	bodies_free(&map->bodies, idx);
+fail_names:
+	names_drop(map, id);
+	return r;
+}
+
+/* The unload that waits for a body of that load, the first one after it; or 0. */
+static uint32_t unload_waiting(const struct codemap *map, const struct codemap_load *load)
+{
+	uint32_t i, best = 0;
+
+	for (i = wait_next(&map->unloads, load->start, 0); i;
+	     i = wait_next(&map->unloads, load->start, i)) {
+		const struct waiting *w = wait_at(&map->unloads, i);
+
+		if (w->sub == load->method_id && w->time > load->time &&
+		    (!best || w->time < wait_at(&map->unloads, best)->time))
+			best = i;
+	}
+	return best;
+}
+
+static int life_announce(struct codemap *map, const struct codemap_load *load, bool seen,
+			 uint32_t *idxp)
+{
+	uint64_t t = load->time, next_time = UINT64_MAX;
+	struct life life = { .end = UINT64_MAX, .how = END_NONE };
+	uint32_t i, next = 0, unload, module;
+	int r;
+
+	r = gather(map, load->start, load->start + load->size, t);
+	if (r) {
+		map->stats.stale += r > 0;
+		return r;
+	}
+	for (i = 0; i < map->touched.n; i++) {
+		uint32_t idx = map->touched.v[i];
+		const struct codemap_body *b = body_at(&map->bodies, idx);
+
+		if (body_begin(&map->bodies, idx) <= t && is_same(map, b, load)) {
+			*idxp = idx;
+			return life_merge(map, idx, load, seen);
+		}
+		if (b->load > t && b->load < next_time) {
+			next = idx;
+			next_time = b->load;
+		}
+		/* the unload that ended it so far came after this load of the same method there */
+		if (b->load <= t && b->end == END_UNLOADED && b->start == load->start &&
+		    b->method_id == load->method_id)
+			life = (struct life){ b->unload, END_UNLOADED };
+	}
+
+	unload = unload_waiting(map, load);
+	if (unload && wait_at(&map->unloads, unload)->time < life.end)
+		life = (struct life){ wait_at(&map->unloads, unload)->time, END_UNLOADED };
+	module = module_find(map, load->module_id, t);
+	if (module && map->modules.v[module].unload < life.end)
+		life = (struct life){ map->modules.v[module].unload, END_IMPLIED };
+	if (next_time < life.end) {
+		const struct codemap_body *b = body_at(&map->bodies, next);
+
+		if (is_same(map, b, load)) {
+			*idxp = next;
+			life_begin_earlier(map, next, t, seen);
+			il_join(map, next);
+			return 0;
+		}
+		life.end = b->open_past ? loss_between(map, t, next_time) : next_time;
+		life.how = life.end < next_time ? END_GAP : END_IMPLIED;
+	}
+
+	r = body_make(map, load, &life, seen, idxp);
+	if (r)
+		return r;
+	life_settle_in(map, *idxp, t, seen);
+	/* by now it waits, wherever it was before */
+	if (life.how == END_UNLOADED && (unload = unload_waiting(map, load)) &&
+	    wait_at(&map->unloads, unload)->time == life.end)
+		wait_remove(&map->unloads, unload);
+	il_join(map, *idxp);
+	return 0;
+}
+
+/* The earliest announcement in the ring that is after the end of its life; or 0. */
+static uint32_t again_orphaned(const struct codemap *map)
+{
+	uint32_t i, best = 0;
+
+	for (i = 1; i <= map->again.size; i++) {
+		const struct waiting *w = wait_at(&map->again, i);
+
+		if (w->used && w->time >= body_unload(body_at(&map->bodies, (uint32_t)w->key)) &&
+		    (!best || w->time < wait_at(&map->again, best)->time))
+			best = i;
+	}
+	return best;
+}
+
+static void announce_again(struct codemap *map, uint32_t idx, uint64_t time, bool seen)
+{
+	const struct codemap_body *b = body_at(&map->bodies, idx);
+	struct codemap_load load = {
+		.method_id = b->method_id,
+		.module_id = map->modules.v[b->module].id,
+		.start = b->start,
+		.version = b->version,
+		.time = time,
+		.size = b->size,
+		.token = b->token,
+		.flags = b->flags | (b->cold ? BODY_FLAG_COLD : 0),
+	};
+	uint32_t again;
+
+	load.ns = strings_text(&map->names, b->ns, &load.ns_len);
+	load.name = strings_text(&map->names, b->name, &load.name_len);
+	load.sig = strings_text(&map->names, b->sig, &load.sig_len);
+	/* without memory this life stays unknown, as if lost */
+	if (life_announce(map, &load, seen, &again) == 0 && b->il &&
+	    !body_at(&map->bodies, again)->il) {
+		strings_share(&map->ils, b->il);
+		body_at(&map->bodies, again)->il = b->il;
+		map->stats.il_maps++;
+	}
+}
+
+/*
+ * Lives that were announced again after what is now their end begin anew there. Such a
+ * beginning can orphan later announcements only, so taking the earliest first ends after at
+ * most one round for each.
+ */
+static void settle(struct codemap *map)
+{
+	uint32_t i;
+
+	if (!map->unsettled)
+		return;
+	while ((i = again_orphaned(map))) {
+		struct waiting w = *wait_at(&map->again, i);
+
+		wait_remove(&map->again, i);
+		announce_again(map, (uint32_t)w.key, w.time, w.sub);
+	}
+	map->unsettled = false;
+}
+
+static bool is_valid(const struct codemap_load *load)
+{
+	return load->size && load->size <= CAP_BODY_BYTES && load->start &&
+	       load->start < ADDRESS_END && load->size <= ADDRESS_END - load->start &&
+	       load->method_id < ADDRESS_END && load->version <= VERSION_MAX &&
+	       load->time < UINT64_MAX;
+}
+
+static void expire_some(struct codemap *map, uint32_t n)
+{
+	while (n-- && map->past.bytes > map->opts.retired_bytes)
+		body_expire(map, past_take_oldest(map));
+}
+
+static int announce(struct codemap *map, const struct codemap_load *event, bool seen,
+		    struct codemap_body **bodyp)
+{
+	struct codemap_load load = *event;
+	uint32_t idx = 0;
+	int r;
+
+	if (bodyp)
+		*bodyp = NULL;
+	map->stats.loads++;
+	if (!is_valid(&load)) {
+		map->stats.invalid++;
+		return CODEMAP_E_INVALID;
+	}
+	load.ns_len = (uint32_t)utf8_cut(load.ns, load.ns_len, CAP_NAME_LENGTH);
+	load.name_len = (uint32_t)utf8_cut(load.name, load.name_len, CAP_NAME_LENGTH);
+	load.sig_len = (uint32_t)utf8_cut(load.sig, load.sig_len, CAP_NAME_LENGTH);
+
+	expire_some(map, EXPIRE_PER_EVENT);
+	if (map->bodies.count >= map->opts.max_bodies && past_oldest(map))
+		body_expire(map, past_take_oldest(map));
+	r = life_announce(map, &load, seen, &idx);
+	if (r == CODEMAP_E_FULL) {
+		map->stats.full++;
+		map->incomplete = true;
+	}
+	if (r)
+		return r;
+	settle(map);
+	if (bodyp)
+		*bodyp = body_at(&map->bodies, idx);
+	if (seen && body_at(&map->bodies, idx)->end != END_NONE) {
+		map->stats.stale++;
+		return CODEMAP_E_STALE;
+	}
+	return 0;
+}
+
+int codemap_load(struct codemap *map, const struct codemap_load *load, struct codemap_body **bodyp)
+{
+	return announce(map, load, false, bodyp);
+}
+
+int codemap_rundown(struct codemap *map, const struct codemap_load *load,
+		    struct codemap_body **bodyp)
+{
+	return announce(map, load, true, bodyp);
+}
+
+/* -- Unloads ------------------------------------------------------------------------------ */
+
+/*
+ * A body that was replaced while data was lost ended somewhere in the loss; its own unload
+ * event, if it comes after all, says when.
+ */
+static bool unload_in_gap(struct codemap *map, uint64_t method_id, uint64_t start, uint64_t time)
+{
+	uint32_t idx = past_last_at(map, start, time), i;
+	struct codemap_body *b = idx ? body_at(&map->bodies, idx) : NULL;
+
+	if (!b || b->end != END_GAP || b->method_id != method_id ||
+	    gather(map, start, body_stop(b), b->unload) != 0)
+		return false;
+	for (i = 0; i < map->touched.n; i++)
+		if (body_at(&map->bodies, map->touched.v[i])->load <= time)
+			return false;
+	past_set_end(map, idx, time);
+	b->end = END_UNLOADED;
+	bounds_refresh(map, b->load);
+	return true;
+}
+
+int codemap_unload(struct codemap *map, uint64_t method_id, uint64_t start, uint64_t time)
+{
+	struct past_hint hint = { 0 };
+	struct codemap_body *b;
+	uint32_t idx;
+	bool late;
+
+	map->stats.unloads++;
+	if (start >= ADDRESS_END || method_id >= ADDRESS_END || time == UINT64_MAX) {
+		map->stats.invalid++;
+		return CODEMAP_E_INVALID;
+	}
+	expire_some(map, EXPIRE_PER_EVENT);
+	idx = map_find(map, start, time, &hint);
+	b = idx ? body_at(&map->bodies, idx) : NULL;
+	if (b && b->start == start && b->method_id == method_id && b->load < time) {
+		late = b->end != END_NONE;
+		if (life_cut(map, idx, time, END_UNLOADED) && late)
+			bounds_refresh_around(map, idx, time);
+		settle(map);
+		return 0;
+	}
+	if (b && b->start == start)
+		bound_raise(map, idx, time);
+	if (!b && unload_in_gap(map, method_id, start, time))
+		return 0;
+	unload_wait(map, start, method_id, time);
+	map->stats.unmatched_unloads++;
+	return 0;
+}
+
+struct module_late {
+	uint64_t id, time;
+	uint32_t steps;
+};
+
+static bool module_late_body(struct codemap *map, uint32_t idx, void *arg)
+{
+	const struct codemap_body *b = body_at(&map->bodies, idx);
+	struct module_late *late = arg;
+
+	if (!late->steps-- || (late->time > LATE_NS && b->unload < late->time - LATE_NS))
+		return false;
+	if (!b->module || map->modules.v[b->module].id != late->id)
+		return true;
+	if (b->load >= late->time)
+		bound_raise(map, idx, late->time);
+	else if (b->unload > late->time && list_add(&map->late, idx) < 0)
+		return false;
+	return true;
+}
+
+int codemap_module_unload(struct codemap *map, uint64_t module_id, uint64_t time)
+{
+	struct module_late late = { .id = module_id, .time = time, .steps = LATE_STEPS };
+	uint32_t m, idx, next, i;
+	bool is_late = time < map->past.newest_end;
+	int r;
+
+	if (time == UINT64_MAX) {
+		map->stats.invalid++;
+		return CODEMAP_E_INVALID;
+	}
+	m = module_find(map, module_id, time);
+	if (m && map->modules.v[m].unload == time)
+		return 0;
+	for (idx = m ? map->modules.v[m].live : 0; idx; idx = next) {
+		next = body_at(&map->bodies, idx)->in_module.next;
+		bound_raise(map, idx, time);
+	}
+	r = module_end(map, module_id, time, &m);
+	if (r) {
+		map->stats.full += r > 0;
+		return r;
+	}
+	while (m && (idx = map->modules.v[m].live))
+		life_cut(map, idx, time, END_IMPLIED);
+	if (is_late) {
+		map->late.n = 0;
+		past_walk_back(map, module_late_body, &late);
+		for (i = 0; i < map->late.n; i++) {
+			life_cut(map, map->late.v[i], time, END_IMPLIED);
+			bounds_refresh_around(map, map->late.v[i], time);
+		}
+	}
+	settle(map);
+	return 0;
+}
+
+int codemap_module(struct codemap *map, uint64_t module_id, uint64_t assembly_id, const char *path,
+		   size_t path_len, uint64_t time)
+{
+	struct module *mod;
+	uint32_t m, id;
+	int r, error;
+
+	r = strings_take(&map->names, path, (uint32_t)MIN(path_len, (size_t)CAP_NAME_LENGTH), &id);
+	if (r) {
+		map->stats.full += r > 0;
+		return r;
+	}
+	m = module_get(map, module_id, time, &error);
+	if (!m) {
+		map->stats.full += error > 0;
+		strings_drop(&map->names, id);
+		return error;
+	}
+	mod = &map->modules.v[m];
+	if (mod->path && time < mod->named) {
+		strings_drop(&map->names, id);
+		return 0;
+	}
+	strings_drop(&map->names, mod->path);
+	mod->path = id;
+	mod->assembly_id = assembly_id;
+	mod->named = time;
+	return 0;
+}
+
+/* -- Losses and forgetting ---------------------------------------------------------------- */
+
+void codemap_gap(struct codemap *map, uint64_t from, uint64_t to)
+{
+	struct gap *g = map->gaps;
+	uint32_t at = 0, end;
+
+	if (from > to)
+		return;
+	map->stats.gaps++;
+	while (at < map->n_gaps && g[at].to < from)
+		at++;
+	/* what it touches becomes one with it */
+	for (end = at; end < map->n_gaps && g[end].from <= to; end++) {
+		from = MIN(from, g[end].from);
+		to = MAX(to, g[end].to);
+	}
+	if (end == at) {
+		if (map->n_gaps == CAP_GAPS) {
+			/* the two oldest are joined: what lies between is in doubt as well */
+			if (!at) {
+				g[0].from = from;
+				return;
+			}
+			g[1].from = g[0].from;
+			memmove(g, g + 1, (map->n_gaps - 1) * sizeof(*g));
+			map->n_gaps--;
+			end = --at;
+			if (at && g[at - 1].to >= from) {
+				g[at - 1].to = MAX(g[at - 1].to, to);
+				return;
+			}
+		}
+		memmove(g + at + 1, g + at, (map->n_gaps - at) * sizeof(*g));
+		map->n_gaps++;
+	} else {
+		memmove(g + at + 1, g + end, (map->n_gaps - end) * sizeof(*g));
+		map->n_gaps -= end - at - 1;
+	}
+	g[at] = (struct gap){ from, to };
+}
+
+void codemap_expire(struct codemap *map, uint64_t now)
+{
+	uint32_t n, idx;
+
+	for (n = 0; n < EXPIRE_PER_CALL && (idx = past_oldest(map)); n++) {
+		uint64_t unload = body_at(&map->bodies, idx)->unload;
+
+		if (map->past.bytes <= map->opts.retired_bytes &&
+		    (now < map->opts.retired_ns || unload > now - map->opts.retired_ns))
+			break;
+		body_expire(map, past_take_oldest(map));
+	}
+}
+
+void codemap_set_retention(struct codemap *map, size_t bytes, uint64_t ns)
+{
+	map->opts.retired_bytes = bytes ? bytes : DEFAULT_RETIRED_BYTES;
+	map->opts.retired_ns = ns ? ns : DEFAULT_RETIRED_NS;
+}

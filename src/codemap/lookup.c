@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Questions.
+ *
+ * Nearly every address that is asked for belongs to a body that is alive now and was at the
+ * time asked for; the chunk's newest announcement settles that without touching the body.
+ */
+#include "codemap/map.h"
+
+const char *codemap_miss_text(enum codemap_miss miss)
+{
+	switch (miss) {
+	case CODEMAP_HIT: return NULL;
+	case CODEMAP_MISS_UNKNOWN: return "not announced";
+	case CODEMAP_MISS_UNLOADED: return "retired";
+	case CODEMAP_MISS_NOT_YET: return "not loaded yet";
+	case CODEMAP_MISS_EXPIRED: return "expired";
+	case CODEMAP_MISS_LOST: return "data lost";
+	case CODEMAP_MISS_FULL: return "over a cap";
+	}
+	return "not announced";
+}
+
+uint32_t map_find(const struct codemap *map, uint64_t addr, uint64_t time, struct past_hint *hint)
+{
+	uint32_t idx = index_find(&map->live, addr);
+
+	if (likely(idx)) {
+		const struct chunk *c = &map->bodies.chunks[idx >> CHUNK_SHIFT];
+
+		if (time >= c->newest || (time >= c->oldest && time >= body_begin(&map->bodies, idx)))
+			return idx;
+		hint->after = true;
+	}
+	return past_find(map, addr, time, hint);
+}
+
+static enum codemap_miss miss_reason(const struct codemap *map, uint64_t time,
+				     const struct past_hint *hint)
+{
+	uint32_t low = 0, high = map->n_gaps;
+
+	/* gaps are sorted and apart: the first that ends at or after time */
+	while (low < high) {
+		uint32_t mid = low + (high - low) / 2;
+
+		if (map->gaps[mid].to < time)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	if (low < map->n_gaps && map->gaps[low].from <= time)
+		return CODEMAP_MISS_LOST;
+	if (time < map->horizon)
+		return CODEMAP_MISS_EXPIRED;
+	if (hint->before)
+		return CODEMAP_MISS_UNLOADED;
+	if (hint->after)
+		return CODEMAP_MISS_NOT_YET;
+	return map->incomplete ? CODEMAP_MISS_FULL : CODEMAP_MISS_UNKNOWN;
+}
+
+const struct codemap_body *codemap_lookup_at(const struct codemap *map, uint64_t addr,
+					     uint64_t time, enum codemap_miss *missp)
+{
+	struct past_hint hint = { 0 };
+	uint32_t idx = map_find(map, addr, time, &hint);
+
+	if (missp)
+		*missp = idx ? CODEMAP_HIT : miss_reason(map, time, &hint);
+	return idx ? body_at(&map->bodies, idx) : NULL;
+}
+
+const struct codemap_body *codemap_lookup(const struct codemap *map, uint64_t addr,
+					  enum codemap_miss *missp)
+{
+	uint32_t idx = index_find(&map->live, addr);
+
+	if (likely(idx)) {
+		if (missp)
+			*missp = CODEMAP_HIT;
+		return body_at(&map->bodies, idx);
+	}
+	return codemap_lookup_at(map, addr, UINT64_MAX, missp);
+}
+
+const struct codemap_body *codemap_next(const struct codemap *map, uint64_t from)
+{
+	uint32_t idx = index_next(&map->live, from);
+
+	return idx ? body_at(&map->bodies, idx) : NULL;
+}
+
+/* Only an open past needs more than the record itself: then it is found by where it was. */
+static uint64_t life_begin(const struct codemap *map, const struct codemap_body *b)
+{
+	struct past_hint hint = { 0 };
+	uint32_t idx;
+
+	if (!b->open_past)
+		return b->load;
+	idx = map_find(map, b->start, b->load, &hint);
+	return idx && body_at(&map->bodies, idx) == b ? body_begin(&map->bodies, idx) : b->load;
+}
+
+void codemap_body_info(const struct codemap *map, const struct codemap_body *body,
+		       struct codemap_info *info)
+{
+	const struct module *mod = &map->modules.v[body->module];
+	uint32_t len;
+
+	*info = (struct codemap_info){
+		.method_id = body->method_id,
+		.start = body->start,
+		.version = body->version,
+		.load = life_begin(map, body),
+		.unload = body_unload(body),
+		.open_past = body->open_past,
+		.size = body->size,
+		.token = body->token,
+		.flags = body->flags | (body->cold ? BODY_FLAG_COLD : 0),
+	};
+	info->name.flags = info->flags;
+	info->name.ns = strings_text(&map->names, body->ns, &info->name.ns_len);
+	info->name.name = strings_text(&map->names, body->name, &info->name.name_len);
+	info->name.sig = strings_text(&map->names, body->sig, &info->name.sig_len);
+	if (!body->module)
+		return;
+	info->module_id = mod->id;
+	if (mod->path)
+		info->module_path = strings_text(&map->names, mod->path, &len);
+}
+
+uint64_t codemap_generation(const struct codemap *map)
+{
+	return map->generation;
+}
+
+void codemap_get_stats(const struct codemap *map, struct codemap_stats *stats)
+{
+	*stats = map->stats;
+	stats->bytes = sizeof(*map) + map->bodies.total + map->live.total + map->past.total +
+		       map->names.total + map->modules.total + map->methods_total +
+		       map->unloads.total + map->maps.total + map->again.total +
+		       map->touched.total + map->late.total + map->scratch_total;
+	stats->name_bytes = map->names.text;
+	stats->il_bytes = map->ils.total;
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a process has to do with .NET, as far as /proc shows it: its mappings, its initial
+ * environment, its open files. All of it is a hint that decides whether talking to the
+ * process is worth while; a process that lies here only gets asked in vain, or not at all.
+ *
+ * Settings have the prefix DOTNET_ (5 and later) or COMPlus_ (all), and their values are
+ * hexadecimal; DOTNET_ wins (PROTOCOL 1.8, 4.1).
+ */
+#include "proc/internal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "base/caps.h"
+
+int proc_getenv(const struct proc *p, const char *name, char **valuep)
+{
+	_cleanup_buf_ struct buf text = { 0 };
+	struct text value;
+	int r;
+
+	*valuep = NULL;
+	r = proc_read_at(p->dir_fd, "environ", CAP_ENVIRON, &text);
+	if (r && r != PROC_E_TOO_BIG)
+		return r;
+	if (!parse_environ(proc_text(&text), name, &value))
+		return r;
+	*valuep = strndup(value.p, text_len(value));
+	return *valuep ? 0 : -ENOMEM;
+}
+
+int proc_get_setting(const struct proc *p, const char *name, const char **variablep,
+		     uint64_t *valuep)
+{
+	static const char *const prefixes[] = { "DOTNET_", "COMPlus_" };
+	_cleanup_buf_ struct buf text = { 0 };
+	static char variable[64];
+	size_t i;
+	int r;
+
+	*variablep = NULL;
+	r = proc_read_at(p->dir_fd, "environ", CAP_ENVIRON, &text);
+	if (r && r != PROC_E_TOO_BIG)
+		return r;
+	for (i = 0; i < ARRAY_SIZE(prefixes); i++) {
+		struct text value;
+
+		snprintf(variable, sizeof(variable), "%s%s", prefixes[i], name);
+		if (!parse_environ(proc_text(&text), variable, &value))
+			continue;
+		if (text_begins(value, "0x") || text_begins(value, "0X"))
+			value.p += 2;
+		if (!text_u64(value, 16, valuep))
+			continue;
+		*variablep = variable;
+		return 0;
+	}
+	return 0;
+}
+
+static bool is_coreclr(struct text line)
+{
+	struct parse_mapping mapping;
+	struct text name;
+
+	if (!parse_mapping(line, &mapping))
+		return false;
+	name = text_basename(mapping.path);
+	/* an update of the package leaves running processes with a deleted file */
+	return text_equal(name, "libcoreclr.so") || text_equal(name, "libcoreclr.so (deleted)");
+}
+
+/* The text may be tens of megabytes long: it is read line by line, and only as far as needed. */
+static int maps_coreclr(const struct proc *p, bool *yesp)
+{
+	_cleanup_close_ int fd = -1;
+	_cleanup_free_ char *chunk = NULL;
+	const size_t size = KIB(64);
+	uint64_t total = 0;
+	size_t len = 0;
+	int r;
+
+	*yesp = false;
+	r = proc_open_maps(p, &fd);
+	if (r)
+		return r;
+	chunk = malloc(size);
+	if (!chunk)
+		return -ENOMEM;
+	for (;;) {
+		struct text t, line;
+		const char *last;
+		ssize_t n;
+
+		n = read(fd, chunk + len, size - len);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return proc_error_of(errno);
+		if (n == 0)
+			return 0;
+		total += (uint64_t)n;
+		if (total > CAP_MAPS_BYTES)
+			return PROC_E_TOO_BIG;
+		len += (size_t)n;
+		last = memrchr(chunk, '\n', len);
+		if (!last) {
+			if (len == size)
+				len = 0; /* no line of the kernel's is that long */
+			continue;
+		}
+		t = text_of(chunk, (size_t)(last + 1 - chunk));
+		while (text_line(&t, &line)) {
+			if (is_coreclr(line)) {
+				*yesp = true;
+				return 0;
+			}
+		}
+		len -= (size_t)(last + 1 - chunk);
+		memmove(chunk, last + 1, len);
+	}
+}
+
+int proc_detect_dotnet(const struct proc *p, enum proc_dotnet *kindp)
+{
+	bool yes;
+	int r;
+
+	r = maps_coreclr(p, &yes);
+	if (r)
+		return r;
+	if (yes) {
+		*kindp = PROC_DOTNET;
+		return 0;
+	}
+	r = proc_socket_listens(p, &yes);
+	if (r)
+		return r;
+	*kindp = yes ? PROC_DOTNET_STATIC : PROC_NOT_DOTNET;
+	return 0;
+}
+
+static void dir_closep(DIR **dp)
+{
+	if (*dp)
+		closedir(*dp);
+}
+
+/* Does it hold its own map open for writing, wherever that is? */
+static int holds_perf_map(const struct proc *p, bool *yesp)
+{
+	_cleanup_(dir_closep) DIR *dir = NULL;
+	char want[48], link[4096];
+	struct dirent *entry;
+	unsigned int n_seen = 0;
+	int fd;
+
+	snprintf(want, sizeof(want), "/perf-%d.map", p->inner_pid);
+	fd = openat(p->dir_fd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return proc_error_of(errno);
+	dir = fdopendir(fd);
+	if (!dir) {
+		fd_close(fd);
+		return -ENOMEM;
+	}
+	while (n_seen++ < CAP_PROC_FDS && (entry = readdir(dir))) {
+		struct stat st;
+		ssize_t n;
+
+		n = readlinkat(fd, entry->d_name, link, sizeof(link));
+		if (n <= 0 || !text_ends(text_of(link, (size_t)n), want))
+			continue;
+		/* the link's own mode says how the file was opened */
+		if (fstatat(fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+		    (st.st_mode & S_IWUSR)) {
+			*yesp = true;
+			return 0;
+		}
+	}
+	return 0;
+}
+
+int proc_own_perf_map(const struct proc *p, bool *yesp)
+{
+	const char *variable;
+	uint64_t value;
+	int r;
+
+	*yesp = false;
+	r = proc_get_setting(p, "PerfMapEnabled", &variable, &value);
+	if (r)
+		return r;
+	/* 2 asks for a jitdump only (3.1 knew no difference: there the open file tells) */
+	if (variable && value != 0 && value != 2) {
+		*yesp = true;
+		return 0;
+	}
+	/* switched on later, by EnablePerfMap over the socket */
+	return holds_perf_map(p, yesp);
+}

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How long does it take to name an address, among a million code bodies?
+ *
+ * The reference is the C library's bsearch() over the same start addresses, in the same run.
+ * Questions and reference alternate, a pair at a time, because the machine's speed drifts;
+ * figures are medians over the pairs, with the spread of the middle half.
+ *
+ *   random     addresses drawn beforehand, uniform over the bodies' bytes
+ *   dependent  each address is computed from the last answer as well, so that nothing of two
+ *              questions can overlap
+ *   with time  the same, each with a time drawn uniformly between the first load and now
+ *
+ * Bodies have 32 to 512 bytes and small gaps, in several mappings, loaded in order of address
+ * within each as a JIT does. --shuffled loads them in random order instead.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "codemap/codemap.h"
+
+#define N_BODIES  1000000u
+#define N_MAPS    8u
+#define N_QUERIES 1000000u
+#define N_PAIRS   15u
+#define STEP_NS   1000u
+
+static uint64_t starts[N_BODIES];
+static uint32_t sizes[N_BODIES];
+static uint32_t order[N_BODIES];
+static uint64_t query_addr[N_QUERIES], query_time[N_QUERIES];
+static uint32_t query_body[N_QUERIES];
+
+static uint64_t rng = 88172645463325252u;
+
+static uint32_t draw(uint32_t n)
+{
+	rng ^= rng << 13;
+	rng ^= rng >> 7;
+	rng ^= rng << 17;
+	return (uint32_t)((rng >> 32) * n >> 32);
+}
+
+static void make_bodies(bool shuffled)
+{
+	uint64_t addr = 0;
+	uint32_t i;
+
+	for (i = 0; i < N_BODIES; i++) {
+		if (i % (N_BODIES / N_MAPS) == 0)
+			addr = 0x7f0000000000u + i / (N_BODIES / N_MAPS) * 0x1234570000u;
+		sizes[i] = 32 + draw(481);
+		starts[i] = addr;
+		addr = (addr + sizes[i] + draw(32) + 15) & ~UINT64_C(15);
+		order[i] = i;
+	}
+	/* the mappings grow side by side; a shuffle makes it any order */
+	for (i = 0; i < N_BODIES; i++)
+		order[i] = i % N_MAPS * (N_BODIES / N_MAPS) + i / N_MAPS;
+	for (i = N_BODIES - 1; shuffled && i; i--) {
+		uint32_t j = draw(i + 1), t = order[i];
+
+		order[i] = order[j];
+		order[j] = t;
+	}
+}
+
+static struct codemap *make_map(void)
+{
+	struct codemap *map;
+	char name[64], ns[64];
+	uint32_t i;
+
+	if (codemap_new(&map, NULL) != 0)
+		abort();
+	for (i = 0; i < N_BODIES; i++) {
+		uint32_t b = order[i];
+		struct codemap_load load = {
+			.method_id = 0x7e0000000000u + (uint64_t)b * 24,
+			.module_id = 0x7d0000000000u + b % 64 * 4096,
+			.start = starts[b],
+			.time = (i + 1) * STEP_NS,
+			.size = sizes[b],
+			.flags = 0x208,
+			.ns = ns,
+			.name = name,
+			.sig = "void  ()",
+			.sig_len = 8,
+		};
+
+		load.ns_len = (uint32_t)sprintf(ns, "Company.Product.Service%u", b / 12);
+		load.name_len = (uint32_t)sprintf(name, "HandleRequest%uAsync", b);
+		if (codemap_load(map, &load, NULL) != 0)
+			abort();
+	}
+	return map;
+}
+
+static int compare_start(const void *key, const void *at)
+{
+	const uint64_t *a = key, *s = at;
+
+	if (*a < *s)
+		return -1;
+	/* the last start at or before the address; the last body has no next */
+	return s + 1 < starts + N_BODIES && *a >= s[1];
+}
+
+/* Keeps results from being optimised away. */
+static volatile uintptr_t sink;
+
+enum kind { LOOKUP, LOOKUP_TIME, LOOKUP_RECENT, BSEARCH, N_KINDS };
+
+static inline uintptr_t ask(const struct codemap *map, enum kind kind, uint32_t i, uint64_t addr)
+{
+	switch (kind) {
+	case LOOKUP: return (uintptr_t)codemap_lookup(map, addr, NULL);
+	case LOOKUP_TIME: return (uintptr_t)codemap_lookup_at(map, addr, query_time[i], NULL);
+	case LOOKUP_RECENT:
+		return (uintptr_t)codemap_lookup_at(map, addr, (uint64_t)N_BODIES * STEP_NS, NULL);
+	default:
+		return (uintptr_t)bsearch(&addr, starts, N_BODIES, sizeof(starts[0]),
+					  compare_start);
+	}
+}
+
+static double run(const struct codemap *map, enum kind kind, bool dependent)
+{
+	uint64_t begin = clock_now_ns();
+	uintptr_t got = 0;
+	uint32_t i;
+
+	if (dependent)
+		for (i = 0; i < N_QUERIES; i++)
+			/* no answer is a pointer to 1: adds 0, but only the answer tells */
+			got = ask(map, kind, i, query_addr[i] + (got == 1));
+	else
+		for (i = 0; i < N_QUERIES; i++)
+			got += ask(map, kind, i, query_addr[i]);
+	sink = got;
+	return (double)(clock_now_ns() - begin) / N_QUERIES;
+}
+
+static int compare_double(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static double median(double *v, double *lowp, double *highp)
+{
+	qsort(v, N_PAIRS, sizeof(*v), compare_double);
+	if (lowp) {
+		*lowp = v[N_PAIRS / 4];
+		*highp = v[N_PAIRS * 3 / 4];
+	}
+	return v[N_PAIRS / 2];
+}
+
+static double measure(const struct codemap *map, const char *what, enum kind a, enum kind b,
+		      bool dependent)
+{
+	double va[N_PAIRS], vb[N_PAIRS], ratio[N_PAIRS], low, high, r;
+	uint32_t i;
+
+	for (i = 0; i < N_PAIRS; i++) {
+		/* whichever goes first has the other's caches: take turns */
+		if (i % 2) {
+			va[i] = run(map, a, dependent);
+			vb[i] = run(map, b, dependent);
+		} else {
+			vb[i] = run(map, b, dependent);
+			va[i] = run(map, a, dependent);
+		}
+		ratio[i] = va[i] / vb[i];
+	}
+	r = median(ratio, &low, &high);
+	printf("%-34s %6.1f ns, reference %6.1f ns, ratio %.3f (%.3f to %.3f)\n", what,
+	       median(va, NULL, NULL), median(vb, NULL, NULL), r, low, high);
+	return r;
+}
+
+int main(int argc, char **argv)
+{
+	bool shuffled = argc > 1 && strcmp(argv[1], "--shuffled") == 0, good;
+	_cleanup_(codemap_freep) struct codemap *map = NULL;
+	uint32_t i, hits = 0;
+	double worst[4];
+	uint64_t begin;
+
+	make_bodies(shuffled);
+	begin = clock_now_ns();
+	map = make_map();
+	printf("%u bodies in %u mappings, %s order, %.2f us a load\n", N_BODIES, N_MAPS,
+	       shuffled ? "random" : "address", (double)(clock_now_ns() - begin) / N_BODIES / 1e3);
+	for (i = 0; i < N_QUERIES; i++) {
+		query_body[i] = draw(N_BODIES);
+		query_addr[i] = starts[query_body[i]] + draw(sizes[query_body[i]]);
+		query_time[i] = STEP_NS + (((uint64_t)draw(UINT32_MAX) * N_BODIES) >> 32) * STEP_NS;
+	}
+	for (i = 0; i < N_QUERIES; i++) {
+		const struct codemap_body *body = codemap_lookup(map, query_addr[i], NULL);
+		struct codemap_info info;
+
+		if (!body)
+			abort();
+		codemap_body_info(map, body, &info);
+		if (info.start != starts[query_body[i]])
+			abort();
+		hits += codemap_lookup_at(map, query_addr[i], query_time[i], NULL) == body;
+	}
+	printf("random times: %.1f %% find the body loaded by then\n", 100.0 * hits / N_QUERIES);
+
+	worst[0] = measure(map, "lookup random / bsearch", LOOKUP, BSEARCH, false);
+	worst[1] = measure(map, "lookup dependent / bsearch", LOOKUP, BSEARCH, true);
+	worst[2] = measure(map, "random times / no time, random", LOOKUP_TIME, LOOKUP, false);
+	worst[3] = measure(map, "random times / no time, dependent", LOOKUP_TIME, LOOKUP, true);
+	measure(map, "recent times / no time, random", LOOKUP_RECENT, LOOKUP, false);
+	measure(map, "recent times / no time, dependent", LOOKUP_RECENT, LOOKUP, true);
+	worst[0] = MAX(worst[0], worst[1]);
+	worst[2] = MAX(worst[2], worst[3]);
+	good = worst[0] <= 0.4 && worst[2] <= 1.5;
+	printf("budget: lookup %.3f of bsearch (<= 0.4), with time %.3f (<= 1.5): %s\n", worst[0],
+	       worst[2], good ? "kept" : "MISSED");
+	return good ? 0 : 1;
+}

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The live picture against independent truths, on every runtime."""
+import os
+import tempfile
+import threading
+import time
+
+from lib import (RUNTIMES, Attach, Daemon, Failure, Load, check, fresh_rundown, map_path, name_at,
+                 parse_map, read_map)
+
+
+def same_picture(runtime):
+    """After 5 s of JIT work, a GC and 1 s of quiet the map equals a fresh rundown."""
+    with Load("serve", runtime=runtime) as load, \
+            Daemon(load.pid, options=["--tiers", "--names", "full"]) as daemon:
+        daemon.complete()
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            load.ok("jit 200")
+            load.ok("dyn 50")
+            load.ok("alc 4")
+            load.ok("tier")
+            load.ok("drop")
+        load.ok("gc")
+        time.sleep(1)
+        daemon.rewrite(map_path(load.pid))
+        ours = {(a, n): name for a, n, name in read_map(map_path(load.pid))}
+        theirs = fresh_rundown(load.pid)
+        daemon.stop()
+    jitted = {k: o for k, o in theirs.items() if int(o["flags"], 16) & 8}
+    missing = [o for k, o in jitted.items() if k not in ours]
+    wrong = [(ours[k], o["ns"], o["name"]) for k, o in jitted.items()
+             if k in ours and not ours[k].startswith(f"{o['ns']}::{o['name']}"[:200])]
+    starts = {k[0] for k in theirs}
+    # bodies that the runtime freed without a word: listed, not hidden
+    silent = [name for (a, n), name in ours.items()
+              if (a, n) not in theirs and "[ReadyToRun]" not in name]
+    check(len(jitted) > 500, f"only {len(jitted)} JIT'd bodies: no test")
+    check(not missing, f"{len(missing)} of {len(jitted)} bodies missing, e.g. {missing[:2]}")
+    check(not wrong, f"{len(wrong)} wrong names, e.g. {wrong[:2]}")
+    check(len(starts) == len(theirs), "the rundown itself has two bodies at one start")
+    return (f"{len(jitted)} JIT'd bodies equal; unload never sent: {len(silent)}"
+            + (f", e.g. {silent[0]}" if silent else ""))
+
+
+def make(runtime):
+    def test():
+        return same_picture(runtime)
+    return test
+
+
+for _r in RUNTIMES:
+    globals()[f"test_equals_fresh_rundown_{_r}"] = make(_r)
+
+
+def churn(runtime, seconds):
+    """Dynamic code at full speed: the map file and lookups at past times, all the while."""
+    with tempfile.TemporaryDirectory() as d:
+        log = os.path.join(d, "oracle.tsv")
+        with Load("churn", str(seconds), log, "wait", runtime=runtime) as load, \
+                Daemon(load.pid) as daemon, Attach(load.pid, "--retired-mb", "2000") as attach:
+            daemon.complete()
+            attach.complete()
+            reads, failures, stop = [0], [], threading.Event()
+
+            def reader():
+                while not stop.is_set():
+                    try:
+                        with open(map_path(load.pid), "rb") as f:
+                            parse_map(f.read())
+                        reads[0] += 1
+                    except (Failure, OSError, UnicodeError) as e:
+                        failures.append(str(e))
+                        return
+
+            thread = threading.Thread(target=reader)
+            thread.start()
+            load.write("go")
+            done = load.readline(seconds + 60)
+            check(done.startswith("done "), f"churn said: {done}")
+            time.sleep(0.5)
+            stop.set()
+            thread.join()
+            check(not failures, f"map: {failures[:1]}")
+            check(reads[0] > 20, f"only {reads[0]} map reads")
+            with open(log, encoding="utf-8") as f:
+                tuples = [l.rstrip("\n").split("\t") for l in f]
+            step = max(1, len(tuples) // 100000)
+            tuples = tuples[::step]
+            answers = attach.lookup_many([(int(a, 16), int(t)) for a, t, _ in tuples])
+            wrong = [(t, a) for t, a in zip(tuples, answers)
+                     if not (a.startswith("hit ") and f"::{t[2]}[" in a)]
+            status = attach.status()
+            daemon.stop()
+    check(len(tuples) > 10000, f"only {len(tuples)} oracle tuples")
+    check(not wrong, f"{len(wrong)} of {len(tuples)} lookups wrong, e.g. {wrong[:2]}")
+    return (f"{reads[0]} map reads, {len(tuples)} lookups right, "
+            f"{status['retired']} retired bodies")
+
+
+def test_churn_10():
+    return churn("10", float(os.environ.get("CLRSYM_CHURN_S", 20)))
+
+
+def test_churn_8():
+    return churn("8", 5)
+
+
+def test_churn_expires_honestly():
+    """With the default bound on what is retired: the right body, or "expired"; never another."""
+    with tempfile.TemporaryDirectory() as d:
+        log = os.path.join(d, "oracle.tsv")
+        with Load("churn", "5", log, "wait") as load, Attach(load.pid, "--retired-mb", "1") as attach:
+            attach.complete()
+            load.write("go")
+            load.readline(60)
+            time.sleep(0.5)
+            with open(log, encoding="utf-8") as f:
+                tuples = [l.rstrip("\n").split("\t") for l in f][::10]
+            answers = attach.lookup_many([(int(a, 16), int(t)) for a, t, _ in tuples])
+            status = attach.status()
+    right = [f"::{t[2]}[" in a for t, a in zip(tuples, answers)]
+    bad = [(t, a) for t, a, r in zip(tuples, answers, right) if not r and a != "miss expired"]
+    check(not bad, f"{len(bad)} answers neither right nor expired, e.g. {bad[:2]}")
+    check(status["expired"] > 0 and right[-1], "nothing expired, or the newest did")
+    return f"{sum(right)} right, {len(right) - sum(right)} expired"
+
+
+def test_lines_join_late():
+    """A wider session takes over: IL offsets for code of before and after."""
+    with Load("serve") as load, Attach(load.pid) as attach:
+        attach.complete()
+        load.ok("jit 50")
+        check(attach.ask("widen") == "ok", "widen failed")
+        end = time.monotonic() + 30
+        while attach.status()["il_maps"] < 50 or attach.status()["rundowns"] < 2:
+            check(time.monotonic() < end, f"no IL maps: {attach.status()}")
+            time.sleep(0.05)
+        before = attach.status()["il_maps"]
+        load.ok("jit 100")
+        time.sleep(0.6)
+        status = attach.status()
+        check(status["il_maps"] >= before + 100, f"{before} IL maps, then {status['il_maps']}")
+        check(status["gaps"] == 0, "events were lost while sessions changed")
+        return f"{before} IL maps from the rundown, {status['il_maps'] - before} live"
+
+
+def test_known_until_follows_delay():
+    """A healthy target: a quarter of a second behind now, no more than a little."""
+    with Load("serve") as load, Attach(load.pid) as attach:
+        attach.complete()
+        load.ok("jit 10")
+        time.sleep(0.5)
+        s = attach.status()
+        behind = (s["now"] - s["known_until"]) / 1e9
+        check(0.2 < behind < 1.5, f"known_until is {behind:.3f} s behind")
+        return f"{behind:.3f} s behind, largest delay {s['max_delay_ns'] / 1e6:.0f} ms"
+
+
+def test_lookup_soon_after_jit():
+    """A method compiled now can be looked up within a second, quiet process or not."""
+    with Load("serve") as load, Daemon(load.pid) as daemon:
+        daemon.complete()
+        first = load.ok("jit 1").split()[-1]
+        started = time.monotonic()
+        while not any(first in name for _, _, name in read_map(map_path(load.pid))):
+            check(time.monotonic() - started < 3, "the map never had the new method")
+            time.sleep(0.02)
+        return f"in the map file after {time.monotonic() - started:.2f} s"
