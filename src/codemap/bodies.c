@@ -25,6 +25,8 @@ void bodies_deinit(struct bodies *bs)
 		mem_free(&bs->total, bs->chunks[i].bounds);
 	}
 	mem_free(&bs->total, bs->chunks);
+	mem_free(&bs->total, bs->spans);
+	mem_free(&bs->total, bs->base);
 	*bs = (struct bodies){ 0 };
 }
 
@@ -56,21 +58,35 @@ static void chunk_unlink(struct bodies *bs, uint32_t number)
 		bs->last_free = c->prev;
 }
 
+static bool chunks_grow(struct bodies *bs)
+{
+	uint32_t size = bs->size_chunks + bs->size_chunks / 4 + 4;
+	void *p;
+
+	p = mem_realloc(&bs->total, bs->chunks, size * sizeof(*bs->chunks));
+	if (!p)
+		return false;
+	bs->chunks = p;
+	p = mem_realloc(&bs->total, bs->spans, size * sizeof(*bs->spans));
+	if (!p)
+		return false;
+	bs->spans = p;
+	p = mem_realloc(&bs->total, bs->base, size * sizeof(*bs->base));
+	if (!p)
+		return false;
+	bs->base = p;
+	bs->size_chunks = size;
+	return true;
+}
+
 static bool chunk_new(struct bodies *bs)
 {
 	struct chunk *c;
 	uint32_t number;
 	void *mem;
 
-	if (!bs->unused && bs->n_chunks == bs->size_chunks) {
-		uint32_t size = bs->size_chunks + bs->size_chunks / 4 + 4;
-		struct chunk *chunks = mem_realloc(&bs->total, bs->chunks, size * sizeof(*c));
-
-		if (!chunks)
-			return false;
-		bs->chunks = chunks;
-		bs->size_chunks = size;
-	}
+	if (!bs->unused && bs->n_chunks == bs->size_chunks && !chunks_grow(bs))
+		return false;
 	mem = mem_realloc(&bs->total, NULL,
 			  CHUNK_BODIES * sizeof(struct codemap_body) + BODY_ALIGN);
 	if (!mem)
@@ -83,18 +99,20 @@ static bool chunk_new(struct bodies *bs)
 	}
 	c = &bs->chunks[number - 1];
 	*c = (struct chunk){
-		.bodies = (void *)(((uintptr_t)mem + BODY_ALIGN - 1) & ~(uintptr_t)(BODY_ALIGN - 1)),
 		.mem = mem,
-		.oldest = UINT64_MAX,
 		.fresh = number == 1, /* index 0 is "none" */
 	};
+	bs->base[number - 1] =
+		(void *)(((uintptr_t)mem + BODY_ALIGN - 1) & ~(uintptr_t)(BODY_ALIGN - 1));
+	bs->spans[number - 1] = (struct span){ .oldest = UINT64_MAX };
 	chunk_link(bs, number);
 	return true;
 }
 
 uint32_t bodies_new(struct bodies *bs)
 {
-	uint32_t number, slot;
+	uint32_t number, slot, idx;
+	struct codemap_body *b;
 	struct chunk *c;
 
 	if (!bs->first_free && !chunk_new(bs))
@@ -103,7 +121,7 @@ uint32_t bodies_new(struct bodies *bs)
 	c = &bs->chunks[number - 1];
 	if (c->free) {
 		slot = c->free - 1u;
-		c->free = (uint16_t)c->bodies[slot].next;
+		c->free = (uint16_t)bs->base[number - 1][slot].next;
 	} else {
 		slot = c->fresh++;
 	}
@@ -111,8 +129,10 @@ uint32_t bodies_new(struct bodies *bs)
 	if (!c->free && c->fresh == CHUNK_BODIES)
 		chunk_unlink(bs, number);
 	bs->count++;
-	memset(&c->bodies[slot], 0, sizeof(c->bodies[slot]));
-	return (number - 1) << CHUNK_SHIFT | slot;
+	idx = (number - 1) << CHUNK_SHIFT | slot;
+	b = body_at(bs, idx);
+	memset(b, 0, sizeof(*b));
+	return idx;
 }
 
 void bodies_free(struct bodies *bs, uint32_t idx)
@@ -122,26 +142,27 @@ void bodies_free(struct bodies *bs, uint32_t idx)
 	bool was_full = !c->free && c->fresh == CHUNK_BODIES;
 
 	bs->count--;
-	c->bodies[slot].next = c->free;
+	body_at(bs, idx)->next = c->free;
 	c->free = (uint16_t)(slot + 1);
 	if (was_full)
 		chunk_link(bs, number);
 	if (--c->used)
 		return;
-	c->oldest = UINT64_MAX;
-	c->newest = 0;
+	bs->spans[number - 1] = (struct span){ .oldest = UINT64_MAX };
 	mem_free(&bs->total, c->bounds);
 	c->bounds = NULL;
 	if (bs->first_free == number && bs->last_free == number)
 		return;
 	chunk_unlink(bs, number);
 	mem_free(&bs->total, c->mem);
+	bs->base[number - 1] = NULL;
 	*c = (struct chunk){ .next = bs->unused };
 	bs->unused = number;
 }
 
 void body_set_load(struct bodies *bs, uint32_t idx, uint64_t time, bool seen, uint64_t bound)
 {
+	struct span *span = &bs->spans[idx >> CHUNK_SHIFT];
 	struct chunk *c = &bs->chunks[idx >> CHUNK_SHIFT];
 	struct codemap_body *b = body_at(bs, idx);
 
@@ -156,8 +177,8 @@ void body_set_load(struct bodies *bs, uint32_t idx, uint64_t time, bool seen, ui
 	b->open_past = seen;
 	if (c->bounds)
 		c->bounds[idx & (CHUNK_BODIES - 1)] = seen ? bound : 0;
-	c->newest = MAX(c->newest, time);
-	c->oldest = MIN(c->oldest, seen ? bound : time);
+	span->newest = MAX(span->newest, time);
+	span->oldest = MIN(span->oldest, seen ? bound : time);
 }
 
 uint64_t body_begin(const struct bodies *bs, uint32_t idx)

@@ -2,18 +2,24 @@
 /*
  * Live bodies by address.
  *
- * The address space is cut into segments of 64 KiB. A segment holds a sorted array of
+ * The address space is cut into segments of 64 KiB. A segment has a sorted array of
  * entries, one a body that touches it: first and last byte inside the segment, and the
  * body; 8 bytes. A body that crosses into the next segment has an entry there too, marked
- * as a continuation. Code is dense, so a segment has some 200 entries; one of more than 32
- * also has, for each 512 bytes, the number of entries that start before: a lookup is a hash
- * probe for the segment, one such number and a scan of two or three entries, where a
- * binary search of a million ranges takes twenty steps, most of them cache misses.
+ * as a continuation.
  *
- * One open-addressing table finds the segments (keyed with a seed, as a target chooses its
- * addresses) and, under other keys, 64-bit words that tell which segments exist: bit b of
- * word (level, p) says that something is below prefix p * 64 + b. Six levels of words
- * make the next existing segment a matter of at most twelve probes.
+ * A lookup among a million ranges is a matter of cache misses, and a binary search has
+ * several. Here a segment is one cache line, a slot of an open-addressing table (keyed with a
+ * seed, as a target chooses its addresses), and the table is small enough to stay in the
+ * second-level cache. The line says how many entries start before each sixteenth of the
+ * segment; between two of these numbers the place is guessed by proportion. Code is dense,
+ * so the right entry is one or two off, in the line that the guess has just fetched: the one
+ * miss of the lookup. Where bodies are very uneven a binary search within the sixteenth
+ * takes over. Behind the last entry there is always a window's worth of entries that start
+ * at the last byte: what looks at them need not know the end.
+ *
+ * For walks in address order, words of 64 bits tell which segments exist: bit b of word
+ * (level, p) says that something is below prefix p * 64 + b of the key. Six levels make the
+ * next existing segment a matter of at most twelve probes.
  *
  * index_reserve() does all that can fail, so that what follows cannot.
  */
@@ -23,121 +29,94 @@
 #include <string.h>
 
 #define LEVELS        6
-#define BUCKET_SHIFT  9
-#define BUCKETS       (SEGMENT_BYTES >> BUCKET_SHIFT)
-#define DENSE_ABOVE   32u /* a smaller one is searched by halves in five steps */
-#define DENSE_BELOW   16u
+#define BUCKET_SHIFT  12
 #define CONTINUATION  (UINT32_C(1) << 31)
-#define TABLE_INITIAL 64u
+#define TABLE_INITIAL 16u
+#define SLOT_ALIGN    64u
+/* Entries looked at around a guess: about a cache line. */
+#define WINDOW 8u
 
 struct entry {
 	uint16_t first, last; /* bytes of the segment */
 	uint32_t body;        /* with CONTINUATION: the body starts in a segment before */
 };
 
-/* What a slot of the table points to; the low bit of the pointer says dense. */
-struct dense {
-	struct segment head;
-	uint16_t before[BUCKETS]; /* entries whose first byte lies before the bucket */
-	struct entry entries[];
-};
-
-struct sparse {
-	struct segment head;
-	struct entry entries[];
-};
-
-static struct segment *segment_of(uint64_t value)
-{
-	return (struct segment *)(uintptr_t)(value & ~UINT64_C(1));
-}
-
-static bool is_dense(uint64_t value)
-{
-	return value & 1;
-}
-
-static struct entry *entries_of(uint64_t value)
-{
-	if (is_dense(value))
-		return ((struct dense *)segment_of(value))->entries;
-	return ((struct sparse *)segment_of(value))->entries;
-}
-
 /* -- The table ---------------------------------------------------------------------------- */
 
-static uint32_t table_home(const struct live_index *ix, uint64_t key)
+static inline uint32_t table_home(const struct live_index *ix, uint32_t key)
 {
 	return (uint32_t)hash_u64(ix->seed, key) & ix->mask;
 }
 
-static inline struct slot *table_find(const struct live_index *ix, uint64_t key)
+struct segment *index_segment(const struct live_index *ix, uint64_t key)
 {
 	uint32_t i;
 
-	for (i = table_home(ix, key); ix->slots[i].value; i = (i + 1) & ix->mask)
-		if (ix->slots[i].key == key)
-			return &ix->slots[i];
+	for (i = table_home(ix, (uint32_t)key); ix->segments[i].used; i = (i + 1) & ix->mask)
+		if (ix->segments[i].key == key)
+			return &ix->segments[i];
 	return NULL;
 }
 
-static void table_put(struct live_index *ix, uint64_t key, uint64_t value)
+static struct segment *table_put(struct live_index *ix, const struct segment *seg)
 {
 	uint32_t i;
 
-	for (i = table_home(ix, key); ix->slots[i].value; i = (i + 1) & ix->mask)
+	for (i = table_home(ix, seg->key); ix->segments[i].used; i = (i + 1) & ix->mask)
 		;
-	ix->slots[i] = (struct slot){ .key = key, .value = value };
+	ix->segments[i] = *seg;
 	ix->used++;
+	return &ix->segments[i];
 }
 
-/* Entries behind a hole move up unless that would carry them before their home. */
-static void table_remove(struct live_index *ix, struct slot *slot)
+/* Segments behind a hole move up unless that would carry them before their home. */
+static void table_remove(struct live_index *ix, struct segment *seg)
 {
-	uint32_t hole = (uint32_t)(slot - ix->slots), i = hole;
+	uint32_t hole = (uint32_t)(seg - ix->segments), i = hole;
 
 	for (;;) {
 		uint32_t home;
 
 		i = (i + 1) & ix->mask;
-		if (!ix->slots[i].value)
+		if (!ix->segments[i].used)
 			break;
-		home = table_home(ix, ix->slots[i].key);
+		home = table_home(ix, ix->segments[i].key);
 		if (((i - home) & ix->mask) >= ((i - hole) & ix->mask)) {
-			ix->slots[hole] = ix->slots[i];
+			ix->segments[hole] = ix->segments[i];
 			hole = i;
 		}
 	}
-	ix->slots[hole].value = 0;
+	ix->segments[hole].used = false;
 	ix->used--;
 }
 
 static int table_resize(struct live_index *ix, uint32_t n)
 {
-	struct slot *old = ix->slots, *slots = mem_realloc(&ix->total, NULL, n * sizeof(*slots));
+	struct segment *old = ix->segments;
 	uint32_t i, old_n = old ? ix->mask + 1 : 0;
+	void *old_mem = ix->mem, *mem;
 
-	if (!slots)
+	mem = mem_realloc(&ix->total, NULL, n * sizeof(*old) + SLOT_ALIGN);
+	if (!mem)
 		return -ENOMEM;
-	memset(slots, 0, n * sizeof(*slots));
-	ix->slots = slots;
+	ix->mem = mem;
+	ix->segments = (void *)(((uintptr_t)mem + SLOT_ALIGN - 1) & ~(uintptr_t)(SLOT_ALIGN - 1));
+	memset(ix->segments, 0, n * sizeof(*old));
 	ix->mask = n - 1;
 	ix->used = 0;
 	for (i = 0; i < old_n; i++)
-		if (old[i].value)
-			table_put(ix, old[i].key, old[i].value);
-	mem_free(&ix->total, old);
+		if (old[i].used)
+			table_put(ix, &old[i]);
+	mem_free(&ix->total, old_mem);
 	return 0;
 }
 
-/* Room for a segment and the words above it, at most two thirds full. */
+/* At most half full: few probes go wrong, and a slot is cheap beside what it stands for. */
 static int table_reserve(struct live_index *ix)
 {
 	uint32_t n = ix->mask + 1;
 
-	if ((ix->used + LEVELS + 1) * 3 <= n * 2)
-		return 0;
-	return table_resize(ix, n * 2);
+	return ix->used < n / 2 ? 0 : table_resize(ix, n * 2);
 }
 
 /* -- Which segments exist ----------------------------------------------------------------- */
@@ -147,19 +126,60 @@ static uint64_t word_key(unsigned int level, uint64_t prefix)
 	return (uint64_t)level << 32 | prefix;
 }
 
+static uint32_t *word_link(void *owner, uint32_t id, uint64_t *hashp)
+{
+	struct live_index *ix = owner;
+
+	*hashp = hash_u64(ix->seed, ix->words[id].key);
+	return &ix->words[id].next;
+}
+
+static uint32_t word_find(const struct live_index *ix, uint64_t key)
+{
+	uint32_t id = chains_first(&ix->word_chains, hash_u64(ix->seed, key));
+
+	while (id && ix->words[id].key != key)
+		id = ix->words[id].next;
+	return id;
+}
+
+/* Room for the words above one new segment. */
+static int words_reserve(struct live_index *ix)
+{
+	uint32_t size = ix->size_words + ix->size_words / 4 + 2 * LEVELS;
+	struct word *words;
+
+	if (ix->n_words + LEVELS > ix->size_words) {
+		words = mem_realloc(&ix->total, ix->words, size * sizeof(*words));
+		if (!words)
+			return -ENOMEM;
+		ix->words = words;
+		ix->size_words = size;
+		if (!ix->n_words)
+			ix->words[ix->n_words++] = (struct word){ 0 };
+	}
+	return chains_reserve(&ix->word_chains, &ix->total, ix, word_link);
+}
+
 static void words_set(struct live_index *ix, uint64_t key)
 {
 	unsigned int level;
 
 	for (level = 1; level <= LEVELS; level++, key >>= 6) {
 		uint64_t bit = UINT64_C(1) << (key & 63);
-		struct slot *slot = table_find(ix, word_key(level, key >> 6));
+		uint32_t id = word_find(ix, word_key(level, key >> 6));
 
-		if (slot) {
-			slot->value |= bit;
+		if (id) {
+			ix->words[id].bits |= bit;
 			return;
 		}
-		table_put(ix, word_key(level, key >> 6), bit);
+		id = ix->free_word;
+		if (id)
+			ix->free_word = ix->words[id].next;
+		else
+			id = ix->n_words++;
+		ix->words[id] = (struct word){ .key = word_key(level, key >> 6), .bits = bit };
+		chains_add(&ix->word_chains, ix, word_link, id);
 	}
 }
 
@@ -168,12 +188,14 @@ static void words_clear(struct live_index *ix, uint64_t key)
 	unsigned int level;
 
 	for (level = 1; level <= LEVELS; level++, key >>= 6) {
-		struct slot *slot = table_find(ix, word_key(level, key >> 6));
+		uint32_t id = word_find(ix, word_key(level, key >> 6));
 
-		slot->value &= ~(UINT64_C(1) << (key & 63));
-		if (slot->value)
+		ix->words[id].bits &= ~(UINT64_C(1) << (key & 63));
+		if (ix->words[id].bits)
 			return;
-		table_remove(ix, slot);
+		chains_remove(&ix->word_chains, ix, word_link, id);
+		ix->words[id].next = ix->free_word;
+		ix->free_word = id;
 	}
 }
 
@@ -183,14 +205,14 @@ static bool words_next(const struct live_index *ix, uint64_t key, uint64_t *keyp
 	unsigned int level;
 
 	for (level = 1; level <= LEVELS; level++) {
-		const struct slot *slot = table_find(ix, word_key(level, key >> 6));
-		uint64_t bits = slot ? slot->value & UINT64_MAX << (key & 63) : 0;
+		uint32_t id = word_find(ix, word_key(level, key >> 6));
+		uint64_t bits = id ? ix->words[id].bits & UINT64_MAX << (key & 63) : 0;
 
 		if (bits) {
 			key = (key & ~UINT64_C(63)) | (unsigned int)__builtin_ctzll(bits);
 			while (--level) {
-				slot = table_find(ix, word_key(level, key));
-				key = key << 6 | (unsigned int)__builtin_ctzll(slot->value);
+				id = word_find(ix, word_key(level, key));
+				key = key << 6 | (unsigned int)__builtin_ctzll(ix->words[id].bits);
 			}
 			*keyp = key;
 			return true;
@@ -210,131 +232,109 @@ int index_init(struct live_index *ix, size_t max_entries)
 
 void index_deinit(struct live_index *ix)
 {
-	uint64_t key = 0;
+	uint32_t i;
 
-	if (!ix->slots)
+	if (!ix->segments)
 		return;
-	for (; words_next(ix, key, &key); key++)
-		mem_free(&ix->total, segment_of(table_find(ix, key)->value));
-	mem_free(&ix->total, ix->slots);
+	for (i = 0; i <= ix->mask; i++)
+		if (ix->segments[i].used)
+			mem_free(&ix->total, ix->segments[i].entries);
+	mem_free(&ix->total, ix->mem);
+	mem_free(&ix->total, ix->words);
+	mem_free(&ix->total, ix->word_chains.heads);
 	*ix = (struct live_index){ 0 };
 }
 
-/* Another size or form of the segment in a slot; entries stay. Returns 0 or -ENOMEM. */
-static int segment_resize(struct live_index *ix, struct slot *slot, uint32_t size, bool dense)
+static int entries_resize(struct live_index *ix, struct segment *seg, uint32_t size)
 {
-	struct segment *old = segment_of(slot->value), *seg;
-	size_t head = dense ? sizeof(struct dense) : sizeof(struct sparse);
 	struct entry *entries;
-	uint32_t i, bucket = 0;
+	uint32_t i;
 
-	seg = mem_realloc(&ix->total, NULL, head + size * sizeof(struct entry));
-	if (!seg)
+	entries = mem_realloc(&ix->total, seg->entries, (size + WINDOW) * sizeof(*entries));
+	if (!entries)
 		return -ENOMEM;
-	*seg = (struct segment){ .size = size };
-	if (old) {
-		seg->n = old->n;
-		seg->past = old->past;
-	}
-	entries = entries_of((uintptr_t)seg | dense);
-	if (seg->n)
-		memcpy(entries, entries_of(slot->value), seg->n * sizeof(*entries));
-	if (dense) {
-		uint16_t *before = ((struct dense *)seg)->before;
-
-		for (i = 0; i < seg->n; i++)
-			while (bucket <= (uint32_t)entries[i].first >> BUCKET_SHIFT)
-				before[bucket++] = (uint16_t)i;
-		while (bucket < BUCKETS)
-			before[bucket++] = (uint16_t)i;
-	}
-	slot->value = (uintptr_t)seg | dense;
-	mem_free(&ix->total, old);
+	for (i = seg->n; i < seg->n + WINDOW; i++)
+		entries[i] = (struct entry){ .first = UINT16_MAX, .last = UINT16_MAX };
+	seg->entries = entries;
+	seg->size = size;
 	return 0;
-}
-
-static struct slot *slot_get(struct live_index *ix, uint64_t key)
-{
-	struct slot *slot = table_find(ix, key), made = { .key = key };
-
-	if (slot)
-		return slot;
-	if (table_reserve(ix) < 0 || segment_resize(ix, &made, 2, false) < 0)
-		return NULL;
-	table_put(ix, key, made.value);
-	words_set(ix, key);
-	return table_find(ix, key);
-}
-
-struct segment *index_segment(const struct live_index *ix, uint64_t key)
-{
-	const struct slot *slot = table_find(ix, key);
-
-	return slot ? segment_of(slot->value) : NULL;
 }
 
 struct segment *index_segment_get(struct live_index *ix, uint64_t key)
 {
-	const struct slot *slot = slot_get(ix, key);
+	struct segment *seg = index_segment(ix, key);
 
-	return slot ? segment_of(slot->value) : NULL;
+	if (seg)
+		return seg;
+	if (words_reserve(ix) < 0 || table_reserve(ix) < 0)
+		return NULL;
+	words_set(ix, key);
+	seg = table_put(ix, &(struct segment){ .key = (uint32_t)key, .used = true });
+	if (entries_resize(ix, seg, 1) == 0)
+		return seg;
+	index_segment_trim(ix, key);
+	return NULL;
 }
 
 void index_segment_trim(struct live_index *ix, uint64_t key)
 {
-	struct slot *slot = table_find(ix, key);
-	struct segment *seg = slot ? segment_of(slot->value) : NULL;
+	struct segment *seg = index_segment(ix, key);
 
 	if (!seg || seg->n || seg->past)
 		return;
-	mem_free(&ix->total, seg);
-	table_remove(ix, slot);
+	mem_free(&ix->total, seg->entries);
+	table_remove(ix, seg);
 	words_clear(ix, key);
 }
 
-/* The number of entries that start at or before off. */
-static inline uint32_t entries_until(uint64_t value, uint32_t off)
+/*
+ * The number of entries that start at or before off. A bucket's entries are about evenly spaced,
+ * so counting in a window around the proportional guess nearly always tells, without a
+ * branch that depends on the data.
+ */
+static inline uint32_t segment_until(const struct segment *seg, uint32_t off)
 {
-	const struct segment *seg = segment_of(value);
+	uint32_t bucket = off >> BUCKET_SHIFT, low, high, at, i, n = 0;
+	const struct entry *e = seg->entries;
+
+	low = seg->before[bucket];
+	high = bucket + 1 < SEGMENT_BUCKETS ? seg->before[bucket + 1] : seg->n;
+	at = low + ((high - low) * (off & ((1u << BUCKET_SHIFT) - 1)) >> BUCKET_SHIFT);
+	at = MAX(at, low + WINDOW / 2) - WINDOW / 2;
+	for (i = 0; i < WINDOW; i++)
+		n += e[at + i].first <= off;
+	/* the guess was too high or too low if all the window lies on one side */
+	if (likely((n || at == low) && (n < WINDOW || at + WINDOW >= high)))
+		return MIN(at + n, seg->n);
+	while (low < high) {
+		at = low + (high - low) / 2;
+		if (e[at].first <= off)
+			low = at + 1;
+		else
+			high = at;
+	}
+	return low;
+}
+
+uint32_t segment_find(const struct segment *seg, uint32_t off)
+{
+	uint32_t at = segment_until(seg, off);
 	const struct entry *e;
-	uint32_t i, n;
 
-	if (likely(is_dense(value))) {
-		const struct dense *d = (const struct dense *)seg;
-
-		e = d->entries;
-		for (i = d->before[off >> BUCKET_SHIFT]; i < seg->n && e[i].first <= off; i++)
-			;
-		return i;
-	}
-	e = ((const struct sparse *)seg)->entries;
-	for (i = 0, n = seg->n; n; n /= 2) {
-		uint32_t half = n - n / 2;
-
-		if (e[i + half - 1].first <= off)
-			i += half;
-		else if (n == 1)
-			break;
-	}
-	return i;
+	if (!at)
+		return 0;
+	e = &seg->entries[at - 1];
+	return off <= e->last ? e->body & ~CONTINUATION : 0;
 }
 
 uint32_t index_find(const struct live_index *ix, uint64_t addr)
 {
-	uint32_t off = (uint32_t)addr & (SEGMENT_BYTES - 1), i;
-	const struct slot *slot;
-	const struct entry *e;
+	const struct segment *seg;
 
 	if (unlikely(addr >= ADDRESS_END))
 		return 0;
-	slot = table_find(ix, addr >> SEGMENT_SHIFT);
-	if (!slot)
-		return 0;
-	i = entries_until(slot->value, off);
-	if (!i)
-		return 0;
-	e = &entries_of(slot->value)[i - 1];
-	return off <= e->last ? e->body & ~CONTINUATION : 0;
+	seg = index_segment(ix, addr >> SEGMENT_SHIFT);
+	return seg ? segment_find(seg, (uint32_t)addr & (SEGMENT_BYTES - 1)) : 0;
 }
 
 /* -- Changes ------------------------------------------------------------------------------ */
@@ -364,26 +364,25 @@ int index_reserve(struct live_index *ix, uint64_t start, uint64_t stop)
 	if (ix->entries + (key_last(stop) - key_first(start) + 1) > ix->max_entries)
 		return CODEMAP_E_FULL;
 	for (key = key_first(start); key <= key_last(stop); key++) {
-		struct slot *slot = slot_get(ix, key);
-		struct segment *seg;
-		uint32_t size;
-		bool dense;
+		struct segment *seg = index_segment_get(ix, key);
 
-		if (!slot)
-			goto fail;
-		seg = segment_of(slot->value);
-		dense = is_dense(slot->value) || seg->n + 1 > DENSE_ABOVE;
-		size = seg->size;
-		if (seg->n == size)
-			size += size / 8 + 2;
-		if ((size != seg->size || dense != is_dense(slot->value)) &&
-		    segment_resize(ix, slot, size, dense) < 0)
-			goto fail;
+		if (!seg || (seg->n == seg->size &&
+			     entries_resize(ix, seg, seg->size + seg->size / 8 + 2) < 0)) {
+			index_trim(ix, start, MIN((key + 1) << SEGMENT_SHIFT, stop));
+			return -ENOMEM;
+		}
 	}
 	return 0;
-fail:
-	index_trim(ix, start, MIN((key + 1) << SEGMENT_SHIFT, stop));
-	return -ENOMEM;
+}
+
+/* One more or less entry that starts at first. */
+static void segment_count(struct segment *seg, uint32_t first, uint16_t d)
+{
+	uint32_t i;
+
+	for (i = (first >> BUCKET_SHIFT) + 1; i < SEGMENT_BUCKETS; i++)
+		seg->before[i] = (uint16_t)(seg->before[i] + d);
+	seg->n += (uint32_t)(int16_t)d;
 }
 
 void index_add(struct live_index *ix, uint32_t idx, uint64_t start, uint64_t stop)
@@ -392,25 +391,18 @@ void index_add(struct live_index *ix, uint32_t idx, uint64_t start, uint64_t sto
 
 	for (key = key_first(start); key <= key_last(stop); key++) {
 		uint64_t base = key << SEGMENT_SHIFT;
-		struct slot *slot = table_find(ix, key);
-		struct segment *seg = segment_of(slot->value);
-		struct entry *e = entries_of(slot->value), new = {
+		struct segment *seg = index_segment(ix, key);
+		struct entry *e = seg->entries, new = {
 			.first = (uint16_t)(MAX(start, base) - base),
 			.last = (uint16_t)(MIN(stop - base, (uint64_t)SEGMENT_BYTES) - 1),
 			.body = idx | (start < base ? CONTINUATION : 0),
 		};
-		uint32_t at = entries_until(slot->value, new.first), i;
+		uint32_t at = segment_until(seg, new.first);
 
-		memmove(e + at + 1, e + at, (seg->n - at) * sizeof(*e));
+		memmove(e + at + 1, e + at, (seg->n + WINDOW - at) * sizeof(*e));
 		e[at] = new;
-		seg->n++;
+		segment_count(seg, new.first, 1);
 		ix->entries++;
-		if (is_dense(slot->value)) {
-			uint16_t *before = ((struct dense *)seg)->before;
-
-			for (i = (new.first >> BUCKET_SHIFT) + 1u; i < BUCKETS; i++)
-				before[i]++;
-		}
 	}
 }
 
@@ -420,31 +412,22 @@ void index_remove(struct live_index *ix, uint32_t idx, uint64_t start, uint64_t 
 
 	for (key = key_first(start); key <= key_last(stop); key++) {
 		uint64_t base = key << SEGMENT_SHIFT;
-		uint32_t first = (uint32_t)(MAX(start, base) - base), i, at;
-		struct slot *slot = table_find(ix, key);
-		struct segment *seg = segment_of(slot->value);
-		struct entry *e = entries_of(slot->value);
-		bool dense = is_dense(slot->value);
+		uint32_t first = (uint32_t)(MAX(start, base) - base), at;
+		struct segment *seg = index_segment(ix, key);
+		struct entry *e = seg->entries;
 
 		/* its successor may be there already */
-		at = entries_until(slot->value, first) - 1;
+		at = segment_until(seg, first) - 1;
 		while ((e[at].body & ~CONTINUATION) != idx)
 			at--;
-		memmove(e + at, e + at + 1, (seg->n - at - 1) * sizeof(*e));
-		seg->n--;
+		memmove(e + at, e + at + 1, (seg->n + WINDOW - at - 1) * sizeof(*e));
+		segment_count(seg, first, (uint16_t)-1);
 		ix->entries--;
-		if (dense) {
-			uint16_t *before = ((struct dense *)seg)->before;
-
-			for (i = (first >> BUCKET_SHIFT) + 1u; i < BUCKETS; i++)
-				before[i]--;
-		}
 		if (!seg->n && !seg->past)
 			index_segment_trim(ix, key);
 		else if (seg->size > 16 && seg->n < seg->size / 2)
 			/* without memory it just stays large */
-			(void)segment_resize(ix, slot, seg->n + seg->n / 8 + 2,
-					     dense && seg->n >= DENSE_BELOW);
+			(void)entries_resize(ix, seg, seg->n + seg->n / 8 + 2);
 	}
 }
 
@@ -457,19 +440,18 @@ int index_gather(const struct live_index *ix, uint64_t start, uint64_t stop, str
 
 	for (key = key_first(start); key <= key_last(stop); key++) {
 		uint64_t base = key << SEGMENT_SHIFT;
-		const struct slot *slot = table_find(ix, key);
+		const struct segment *seg = index_segment(ix, key);
+		uint32_t first = (uint32_t)(MAX(start, base) - base);
+		uint32_t last = (uint32_t)(MIN(stop - base, (uint64_t)SEGMENT_BYTES) - 1), i;
 		const struct entry *e;
-		uint32_t first, last, i;
 
-		if (!slot)
+		if (!seg)
 			continue;
-		e = entries_of(slot->value);
-		first = (uint32_t)(MAX(start, base) - base);
-		last = (uint32_t)(MIN(stop - base, (uint64_t)SEGMENT_BYTES) - 1);
-		i = entries_until(slot->value, first);
+		e = seg->entries;
+		i = segment_until(seg, first);
 		if (i && e[i - 1].last >= first)
 			i--;
-		for (; i < segment_of(slot->value)->n && e[i].first <= last; i++) {
+		for (; i < seg->n && e[i].first <= last; i++) {
 			/* seen in the segment before */
 			if (e[i].body & CONTINUATION && key != key_first(start))
 				continue;
@@ -489,16 +471,15 @@ uint32_t index_next(const struct live_index *ix, uint64_t from)
 	if (from >= ADDRESS_END)
 		return 0;
 	for (; words_next(ix, key, &key); key++) {
-		const struct slot *slot = table_find(ix, key);
-		const struct entry *e = entries_of(slot->value);
-		uint32_t n = segment_of(slot->value)->n, i = 0;
+		const struct segment *seg = index_segment(ix, key);
+		uint32_t i = 0;
 
 		if (key == from >> SEGMENT_SHIFT && off)
-			i = entries_until(slot->value, off - 1);
-		while (i < n && e[i].body & CONTINUATION)
+			i = segment_until(seg, off - 1);
+		while (i < seg->n && seg->entries[i].body & CONTINUATION)
 			i++;
-		if (i < n)
-			return e[i].body;
+		if (i < seg->n)
+			return seg->entries[i].body;
 	}
 	return 0;
 }

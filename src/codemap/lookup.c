@@ -23,16 +23,24 @@ const char *codemap_miss_text(enum codemap_miss miss)
 
 uint32_t map_find(const struct codemap *map, uint64_t addr, uint64_t time, struct past_hint *hint)
 {
-	uint32_t idx = index_find(&map->live, addr);
+	const struct segment *seg;
+	uint32_t idx;
 
+	if (unlikely(addr >= ADDRESS_END))
+		return 0;
+	seg = index_segment(&map->live, addr >> SEGMENT_SHIFT);
+	if (!seg)
+		return 0;
+	idx = segment_find(seg, (uint32_t)addr & (SEGMENT_BYTES - 1));
 	if (likely(idx)) {
-		const struct chunk *c = &map->bodies.chunks[idx >> CHUNK_SHIFT];
+		const struct span *span = &map->bodies.spans[idx >> CHUNK_SHIFT];
 
-		if (time >= c->newest || (time >= c->oldest && time >= body_begin(&map->bodies, idx)))
+		if (time >= span->newest ||
+		    (time >= span->oldest && time >= body_begin(&map->bodies, idx)))
 			return idx;
 		hint->after = true;
 	}
-	return past_find(map, addr, time, hint);
+	return seg->past ? past_find(map, seg->past, addr, time, hint) : 0;
 }
 
 static enum codemap_miss miss_reason(const struct codemap *map, uint64_t time,

@@ -142,18 +142,23 @@ _Static_assert(CAP_BODIES < 1u << 31, "the index keeps a flag beside the body");
 #define CHUNK_BODIES (1u << CHUNK_SHIFT)
 
 struct chunk {
-	struct codemap_body *bodies; /* aligned into mem; NULL: chunk not in use */
-	uint64_t oldest, newest;     /* bounds of when its bodies begin and were announced */
-	uint64_t *bounds;            /* of open pasts; NULL while all are 0 */
+	uint64_t *bounds; /* of open pasts; NULL while all are 0 */
 	void *mem;
-	uint32_t prev, next;   /* chunks with free slots, + 1; next also: unused chunks */
-	uint16_t free;         /* first free slot, + 1 */
-	uint16_t fresh;        /* slots never used start here */
-	uint16_t used;         /* slots in use */
-	uint16_t pad;
+	uint32_t prev, next; /* chunks with free slots, + 1; next also: unused chunks */
+	uint16_t free;       /* first free slot, + 1 */
+	uint16_t fresh;      /* slots never used start here */
+	uint16_t used;       /* slots in use */
+};
+
+/* When the bodies of a chunk begin at the earliest and were announced at the latest. */
+struct span {
+	uint64_t oldest, newest;
 };
 
 struct bodies {
+	/* by chunk; apart, so that what every lookup needs stays in the first-level cache */
+	struct codemap_body **base; /* aligned into the chunk's memory */
+	struct span *spans;
 	struct chunk *chunks;
 	uint32_t n_chunks, size_chunks;
 	uint32_t first_free, last_free; /* chunks with free slots, + 1 */
@@ -169,7 +174,7 @@ void bodies_free(struct bodies *bs, uint32_t idx);
 
 static inline struct codemap_body *body_at(const struct bodies *bs, uint32_t idx)
 {
-	return &bs->chunks[idx >> CHUNK_SHIFT].bodies[idx & (CHUNK_BODIES - 1)];
+	return &bs->base[idx >> CHUNK_SHIFT][idx & (CHUNK_BODIES - 1)];
 }
 
 static inline uint64_t body_stop(const struct codemap_body *b)
@@ -189,21 +194,39 @@ uint64_t body_begin(const struct bodies *bs, uint32_t idx);
 
 /* -- Live bodies by address ------------------------------------------------------------- */
 
-#define SEGMENT_SHIFT 16
-#define SEGMENT_BYTES (1u << SEGMENT_SHIFT)
+#define SEGMENT_SHIFT   16
+#define SEGMENT_BYTES   (1u << SEGMENT_SHIFT)
+#define SEGMENT_BUCKETS 16u
 
-struct slot {
-	uint64_t key, value; /* value 0: empty */
+struct entry;
+struct past;
+
+/* 64 KiB of address space: a slot of the table of segments. One cache line. */
+struct segment {
+	uint32_t key; /* address >> SEGMENT_SHIFT */
+	bool used;
+	uint32_t n, size; /* entries in use, allocated */
+	struct entry *entries;
+	struct past *past; /* retired bodies of this segment, NULL if none */
+	/* entries whose first byte lies before each sixteenth */
+	uint16_t before[SEGMENT_BUCKETS];
 };
 
-struct segment {
-	struct past *past; /* retired bodies of this segment, NULL if none */
-	uint32_t n, size;  /* entries: used, allocated */
+_Static_assert(sizeof(struct segment) == 64, "a segment is one cache line");
+
+/* Which segments exist below a prefix of their keys. */
+struct word {
+	uint64_t key, bits;
+	uint32_t next;
 };
 
 struct live_index {
-	struct slot *slots;
+	struct segment *segments; /* aligned into mem */
+	void *mem;
 	uint32_t mask, used; /* slots - 1, slots taken */
+	struct word *words;
+	uint32_t n_words, size_words, free_word;
+	struct chains word_chains;
 	uint64_t seed;
 	size_t entries, max_entries; /* over all segments, past ones too: a cap */
 	size_t total;
@@ -231,9 +254,12 @@ void index_remove(struct live_index *ix, uint32_t idx, uint64_t start, uint64_t 
 int index_gather(const struct live_index *ix, uint64_t start, uint64_t stop, struct list *out);
 /* The live body with the lowest start >= from, or 0. */
 uint32_t index_next(const struct live_index *ix, uint64_t from);
+/* Segments move when others come or go. */
 struct segment *index_segment(const struct live_index *ix, uint64_t key);
 /* The same, created if absent; NULL without memory. */
 struct segment *index_segment_get(struct live_index *ix, uint64_t key);
+/* The live body at that offset, or 0. */
+uint32_t segment_find(const struct segment *seg, uint32_t off);
 /* Frees the segment if nothing is left in it. */
 void index_segment_trim(struct live_index *ix, uint64_t key);
 
@@ -267,7 +293,7 @@ uint32_t past_oldest(const struct codemap *map);
 uint32_t past_take_oldest(struct codemap *map);
 /* Moves the end of a retired body. */
 void past_set_end(struct codemap *map, uint32_t idx, uint64_t time);
-uint32_t past_find(const struct codemap *map, uint64_t addr, uint64_t time,
+uint32_t past_find(const struct codemap *map, const struct past *past, uint64_t addr, uint64_t time,
 		   struct past_hint *hint);
 /* The retired body of that start that ended last, at or before time; or 0. */
 uint32_t past_last_at(const struct codemap *map, uint64_t start, uint64_t time);

@@ -482,12 +482,12 @@ static const struct past *past_of(const struct codemap *map, uint64_t key)
 	return seg ? seg->past : NULL;
 }
 
-uint32_t past_find(const struct codemap *map, uint64_t addr, uint64_t time, struct past_hint *hint)
+uint32_t past_find(const struct codemap *map, const struct past *p, uint64_t addr, uint64_t time,
+		   struct past_hint *hint)
 {
-	const struct past *p = past_of(map, addr >> SEGMENT_SHIFT);
 	uint32_t off = (uint32_t)addr & (SEGMENT_BYTES - 1), level;
 
-	for (level = 0; p && level < LEVELS; level++) {
+	for (level = 0; level < LEVELS; level++) {
 		const struct node *node;
 		const uint32_t *v;
 		uint32_t at;

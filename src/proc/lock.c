@@ -244,6 +244,16 @@ static bool remove_map(int tmp_fd, const char *map, const struct stat *known)
 	       unlinkat(tmp_fd, map, 0) == 0;
 }
 
+/* A target that has exited may still be somebody's: its map is kept for a while. */
+static bool lock_is_held(int dir_fd, uint64_t pid, uint64_t start)
+{
+	_cleanup_close_ int fd = -1;
+	char name[48];
+
+	lock_name(name, sizeof(name), (pid_t)pid, start);
+	return lock_once(dir_fd, name, 0, &fd) == PROC_E_LOCKED;
+}
+
 /* One file of ours: true if a map went with it. */
 static bool sweep_one(int dir_fd, int tmp_fd, const char *name)
 {
@@ -263,7 +273,7 @@ static bool sweep_one(int dir_fd, int tmp_fd, const char *name)
 			unlinkat(dir_fd, name, 0);
 		return false;
 	}
-	if (!text_begins(t, "perf-") || !text_ends(t, ".map"))
+	if (!text_begins(t, "perf-") || !text_ends(t, ".map") || lock_is_held(dir_fd, pid, start))
 		return false;
 	removed = record_read(dir_fd, name, &known) && remove_map(tmp_fd, t.p, &known);
 	unlinkat(dir_fd, name, 0);

@@ -135,6 +135,9 @@ const char *proc_error_text(const struct proc *p, int error,
 			   "or as that user",
 			   show(p->comm), p->pid, p->uid, geteuid());
 	case PROC_E_NO_FILE: return "no such file below the process's root";
+	case PROC_E_OWN_MAP:
+		return "the runtime keeps a perf map of its own (PerfMapEnabled, or switched on by "
+		       "another tool): ours would fight over its name; switch that off";
 	case PROC_E_FOREIGN_FILE:
 		return "the map's name or directory belongs to somebody else: remove what is "
 		       "there, "

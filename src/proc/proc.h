@@ -31,6 +31,7 @@ enum proc_error {
 	PROC_E_WRONG_PEER,   /* another process listens on the socket */
 	PROC_E_BUSY,         /* the listener's queue is full (stopped, or swamped) */
 	PROC_E_FOREIGN_FILE, /* publishing: somebody else's file, link or directory is there */
+	PROC_E_OWN_MAP,      /* publishing: the runtime writes its own perf map */
 	PROC_E_NO_SPACE,     /* publishing: the old file stays whole */
 	PROC_E_READ_ONLY,    /* publishing: no place to write */
 	PROC_E_LOCKED,       /* another instance keeps this process's map */
@@ -135,29 +136,42 @@ enum proc_map_place {
 };
 
 /*
- * A map file in the making: an unlinked or temporary file in the right directory, which
- * proc_map_publish() puts in place by rename. root:root (or the user's own), mode 0644.
- * Directories, links and FIFOs under its name, and files of others, are refused.
+ * A map file: published again and again under one name, each time complete and by one step, so
+ * that readers see the old or the new one. root:root (or the user's own), mode 0644; root of the
+ * target's user namespace where ours does not exist. A directory, link, FIFO or foreign file
+ * under the name is refused and left alone. All maps belong to one thread.
  */
 struct proc_map;
 
-/* Opens the directory (a held fd: works on after the namespace is gone). 0, -errno or a code. */
+/*
+ * Opens the directory; the fd is held, and works after the target's namespace is gone. 0,
+ * -errno, or GONE, DENIED, READ_ONLY (no /tmp, or not writable); FOREIGN_FILE: /tmp is a link, a
+ * directory that the target could not write itself, or the file is another process's (that
+ * number is in use inside; an open map has that name); SAME_PLACE: an open map of this process is
+ * that very file, keep that one.
+ */
 int proc_map_open(const struct proc *p, enum proc_map_place place, struct proc_map **outp);
-/* Starts a new temporary file; bytes are then appended. */
+/* Starts a new file, without a name where possible. 0, -errno or a code as above, or NO_SPACE. */
 int proc_map_begin(struct proc_map *m);
+/* Best in large pieces: nothing is buffered. 0, -errno or a code, kept for publish. */
 int proc_map_append(struct proc_map *m, const void *data, size_t n);
-/* Puts it in place. The old file stays whole on any failure. */
+/*
+ * Puts it in place. What is there is replaced if it is the file that this map published
+ * last, or, the first time, a regular file of our user with one link (an earlier run's).
+ * The old file stays whole on any failure. 0, -errno, FOREIGN_FILE, NO_SPACE, READ_ONLY, DENIED.
+ */
 int proc_map_publish(struct proc_map *m);
-/* Drops an unfinished temporary file. */
+/* Drops an unfinished file. */
 void proc_map_abort(struct proc_map *m);
 /*
- * Is the file in place still ours (device and inode)? Returns 0, PROC_E_FOREIGN_FILE when another
- * has taken its place (the runtime's own map, say), or PROC_E_NO_SOCKET's sibling ENOENT as
- * PROC_E_GONE when it vanished.
+ * Is the file in place the one that was published, with its content (inode, size, time)? 0,
+ * FOREIGN_FILE when another has taken its place or wrote into it (the runtime's own map, say), GONE
+ * when it vanished or nothing was published yet.
  */
 int proc_map_check(struct proc_map *m);
 /* Removes the published file if it is still ours. */
 void proc_map_remove(struct proc_map *m);
+/* Leaves the published file in place. */
 void proc_map_close(struct proc_map *m);
 const char *proc_map_path(const struct proc_map *m); /* for messages */
 
@@ -166,15 +180,17 @@ int proc_own_perf_map(const struct proc *p, bool *yesp);
 
 /*
  * Takes the lock that makes us the one keeper of this process's map and sessions:
- * /run/clrsym/PID-START.lock (a user: $XDG_RUNTIME_DIR/clrsym/). Held by the fd.
- * PROC_E_LOCKED with *holderp = the holder's pid.
+ * /run/clrsym/PID-START.lock (a user: $XDG_RUNTIME_DIR/clrsym/, or /tmp/clrsym-UID/). Held by the
+ * fd. 0, -errno, PROC_E_LOCKED with *holderp = the holder's pid (0: it has only just taken
+ * it), or PROC_E_DENIED when that directory cannot be made or is not ours alone.
  */
 int proc_lock(const struct proc *p, int *fdp, pid_t *holderp);
 void proc_unlock(const struct proc *p, int fd);
 
 /*
- * Removes map files that an earlier run of ours left in our /tmp for processes that are
- * gone. Ours are known by the list kept beside the locks. Returns how many.
+ * Removes map files that earlier runs of ours left in our /tmp for processes that are gone and
+ * that no running instance has locked. Ours are known by the records kept beside the locks, which
+ * go with them. Returns how many maps, or -errno.
  */
 int proc_maps_sweep(void);
 

@@ -222,11 +222,6 @@ int proc_map_open(const struct proc *p, enum proc_map_place place, struct proc_m
 	m->start = p->start;
 	m->dir_fd = m->fd = -1;
 	snprintf(m->name, sizeof(m->name), "perf-%d.map", number);
-	if (place == PROC_MAP_HOST || p->same_mount_ns)
-		snprintf(m->path, sizeof(m->path), "/tmp/%s", m->name);
-	else
-		snprintf(m->path, sizeof(m->path), "/proc/%d/root/tmp/%s", p->pid, m->name);
-
 	r = place == PROC_MAP_HOST ? open_own_dir(&m->dir_fd) : open_target_dir(p, &m->dir_fd);
 	if (r)
 		return r;
@@ -234,6 +229,10 @@ int proc_map_open(const struct proc *p, enum proc_map_place place, struct proc_m
 		return publish_error(errno);
 	m->own_dir = stat("/tmp", &own) == 0 && own.st_dev == m->dir.st_dev &&
 		     own.st_ino == m->dir.st_ino;
+	if (m->own_dir)
+		snprintf(m->path, sizeof(m->path), "/tmp/%s", m->name);
+	else
+		snprintf(m->path, sizeof(m->path), "/proc/%d/root/tmp/%s", p->pid, m->name);
 	r = check_unique(m);
 	if (r)
 		return r;

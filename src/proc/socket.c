@@ -383,13 +383,19 @@ static void dir_closep(DIR **dp)
 /* Counts what earlier processes of that pid left in dir: for the message only. */
 static void count_stale(struct search *s, const char *dir)
 {
+	_cleanup_free_ char *path = NULL;
 	_cleanup_(dir_closep) DIR *stream = NULL;
 	_cleanup_close_ int path_fd = -1;
 	unsigned int n_seen = 0;
 	struct dirent *entry;
 	int fd;
 
-	if (search_open(s, dir, &path_fd))
+	/* the dot makes it what a link leads to */
+	if (asprintf(&path, "%s/.", dir) < 0) {
+		path = NULL;
+		return;
+	}
+	if (search_open(s, path, &path_fd))
 		return;
 	fd = openat(path_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)

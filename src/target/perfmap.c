@@ -109,7 +109,7 @@ int perfmap_new(struct perfmap **outp, struct loop *loop, const struct proc *pro
 	if (r < 0)
 		return r;
 	if (own)
-		return PROC_E_FOREIGN_FILE;
+		return PROC_E_OWN_MAP;
 	for (i = 0; i < PROC_N_MAP_PLACES; i++) {
 		if (!perfmap_wants(pm, (enum proc_map_place)i))
 			continue;

@@ -27,8 +27,12 @@
 #define TARGET_EXIT_WAIT_NS MS_NS(200)
 #define TARGET_RETRY_FIRST_NS SEC_NS(1)
 #define TARGET_RETRY_LAST_NS SEC_NS(60)
-/* A program that was exec'ed has this long to become a .NET process. */
-#define TARGET_EXEC_TRIES 10u
+/*
+ * A program that was exec'ed has some time to become a .NET process: tries at first in quick
+ * succession, 25 s in all.
+ */
+#define TARGET_EXEC_TRIES 8u
+#define TARGET_RETRY_EXEC_NS MS_NS(100)
 /* Streams that cannot be followed, one after the other. */
 #define TARGET_CORRUPT_TRIES 5u
 #define TARGET_EXPIRE_NS SEC_NS(1)
@@ -164,7 +168,7 @@ static void target_again(struct target *t, const char *text)
 		target_finish(t, TARGET_FAILED, text);
 		return;
 	}
-	if (log_limit_pass(&t->limit, clock_now_ns(), &dropped))
+	if (t->retry_ns >= TARGET_RETRY_FIRST_NS && log_limit_pass(&t->limit, clock_now_ns(), &dropped))
 		log_warn("pid %d: %s; next try in %" PRIu64 " s", (int)t->proc->pid, text,
 			 t->retry_ns / SEC_NS(1));
 	r = loop_timer_set(t->pool->loop, &t->timer, clock_now_ns() + t->retry_ns, target_retry);
@@ -346,6 +350,7 @@ static void target_live_ended(struct session *session, enum session_end end, voi
 		target_pump(t->pool);
 		return;
 	}
+	t->retry_ns = TARGET_RETRY_EXEC_NS;
 	r = loop_timer_set(t->pool->loop, &t->timer, now + TARGET_EXIT_WAIT_NS,
 			   target_look_again);
 	if (r < 0)

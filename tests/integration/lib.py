@@ -56,7 +56,7 @@ class Process:
         full = dict(os.environ)
         full.update(env or {})
         self.argv = argv
-        self.stderr = tempfile.TemporaryFile("w+")
+        self.stderr = tempfile.TemporaryFile("a+")  # shared offset: the child appends
         self.p = subprocess.Popen(list(wrap) + argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                   stderr=self.stderr, env=full, **kw)
         self.rest = b""

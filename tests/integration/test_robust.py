@@ -57,7 +57,7 @@ def test_error_no_permission():
     with Load("idle") as load:
         p = clrsym("map", str(load.pid), preexec_fn=lambda: (os.setgid(65534), os.setuid(65534)),
                    env=dict(os.environ, XDG_RUNTIME_DIR=""))
-        return one_line_error(p, "permission|denied|not allowed")
+        return one_line_error(p, "may not be inspected by uid 65534")
 
 
 def test_error_native_aot():
@@ -214,14 +214,23 @@ def test_exit_and_leftovers():
 
 
 def test_exec():
-    """One .NET program exec'ed over another: nothing is carried over."""
+    """One .NET program exec'ed over another: nothing is carried over.
+
+    The old program leaves its socket's file behind, and no runtime binds over one: without somebody
+    who removes it (here a shell in between) the new program has no diagnostic port at all.
+    """
     with Load("serve") as load, Daemon(load.pid) as daemon:
         load.ok("jit 300")
         daemon.complete()
         path = map_path(load.pid)
+        daemon.rewrite(path)
         check(any("::Jit_000123" in n for _, _, n in read_map(path)), "no emitted method before")
-        load.ok(f"exec {workload('8')} serve")
+        launcher = os.path.join(os.path.dirname(path), f"exec-{load.pid}.sh")
+        with open(launcher, "w", encoding="ascii") as f:
+            f.write(f"rm -f /tmp/dotnet-diagnostic-$$-*\nexec {workload('8')} serve\n")
+        load.ok(f"exec /bin/sh {launcher}")
         check(load.readline(60).startswith("ready"), "exec failed")
+        os.unlink(launcher)
         daemon.complete(count=2)
         load.ok("dyn 20")
         time.sleep(0.5)
@@ -249,6 +258,8 @@ def test_gap_is_healed():
         daemon.signal(signal.SIGSTOP)  # nobody reads: the buffer must overflow
         last = load.ok("jit 30000", 300).split()[-1]
         daemon.signal(signal.SIGCONT)
+        time.sleep(1)
+        last = load.ok("jit 10").split()[-1]  # a jump shows at the thread's next event
         text = daemon.wait_for("dropped .* events", 30)
         daemon.wait_for("gap is filled", 90)
         time.sleep(0.5)
@@ -265,7 +276,7 @@ def test_own_perf_map_is_left_alone():
     with Load("serve", env={"DOTNET_PerfMapEnabled": "3"}) as load:
         path = map_path(load.pid)
         before = os.stat(path).st_ino
-        line = one_line_error(clrsym("map", str(load.pid)), "own perf map|writes")
+        line = one_line_error(clrsym("map", str(load.pid)), "keeps a perf map of its own")
         with Daemon(load.pid) as daemon:
             daemon.complete()
             daemon.signal(signal.SIGUSR1)
@@ -322,9 +333,8 @@ def test_perf_map_names_bpftrace_frames():
     """A bpftrace user stack in which every frame inside an announced body is named."""
     if not shutil.which("bpftrace") or os.getuid() != 0:
         raise Skip("needs bpftrace and root")
-    with Load("hot", "60") as load, tempfile.TemporaryDirectory() as d:
-        p = clrsym("map", str(load.pid))
-        check(p.returncode == 0, p.stderr)
+    with Load("hot", "60") as load, tempfile.TemporaryDirectory() as d, Daemon(load.pid) as daemon:
+        daemon.complete()
         with open(os.path.join(d, "stacks"), "w", encoding="ascii") as out:
             subprocess.run(["bpftrace", "-e",
                             f"profile:hz:199 /pid == {load.pid}/ {{ @[ustack] = count(); }} "
