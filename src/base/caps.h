@@ -118,3 +118,13 @@
 #define CAP_ENVIRON   MIB(2)
 /* Entries read from a target's TMPDIR while looking for its socket. */
 #define CAP_TMPDIR_ENTRIES 100000u
+/* A target may hold a million open files; its own perf map is among the first. */
+#define CAP_PROC_FDS 65536u
+/* All lines of /proc/PID/maps: 65,530 mappings (vm.max_map_count), paths of 4 KiB at worst. */
+#define CAP_MAPS_BYTES MIB(64)
+/* Listening sockets of the target's number that are tried when its start time fits none. */
+#define CAP_SOCKET_TRIES 16u
+/* Levels of cgroups; the kernel's own default limit on depth is INT_MAX. */
+#define CAP_CGROUP_DEPTH 64u
+/* A target that keeps renaming directories makes openat2 say "again": so often, then no more. */
+#define CAP_OPENAT2_TRIES 16u

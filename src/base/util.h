@@ -20,6 +20,7 @@
 #define likely(x)                       __builtin_expect(!!(x), 1)
 #define unlikely(x)                     __builtin_expect(!!(x), 0)
 
+/* An argument may be evaluated twice. */
 #define MIN(a, b)                       ((a) < (b) ? (a) : (b))
 #define MAX(a, b)                       ((a) > (b) ? (a) : (b))
 

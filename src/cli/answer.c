@@ -26,20 +26,14 @@ static void on_lost(void *data, uint64_t n UNUSED, uint64_t from, uint64_t to)
 int answer_read_trace(struct codemap *map, const char *path, struct feed **feedp)
 {
 	struct feed_options opts = { .il_maps = true };
-	struct nettrace *nt;
 	int r;
 
 	r = feed_new(feedp, map, &opts);
 	if (r < 0)
 		return r;
 	feed_on_lost(*feedp, on_lost, map);
-	nt = feed_nettrace(*feedp);
 	r = cli_read_trace(path, to_feed, *feedp);
-	if (r > 0)
-		log_error("%s: %s", path, nettrace_error_text(nt, r));
-	else if (r == 0 && !nettrace_ended(nt))
-		log_warn("%s: the stream ended early; what came before is whole", path);
-	return r;
+	return r < 0 ? r : cli_trace_end(path, feed_nettrace(*feedp));
 }
 
 static void put_info(json_t *o, const struct codemap_info *info)

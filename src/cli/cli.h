@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "nettrace/nettrace.h"
+
 #define EXIT_DONE   0
 #define EXIT_FAILED 1
 #define EXIT_USAGE  2
@@ -26,3 +28,9 @@ int cli_flush(void);
  * returns non-zero. Returns 0, -errno, or what fn returned.
  */
 int cli_read_trace(const char *path, int (*fn)(void *data, const void *bytes, size_t n), void *data);
+
+/*
+ * At the end of a trace: says on stderr what was wrong with it. Returns 0 when all that came was
+ * read (a stream that just stops is only warned of), else an enum nettrace_error.
+ */
+int cli_trace_end(const char *path, struct nettrace *nt);

@@ -209,7 +209,7 @@ static int on_event(void *data, const struct nettrace_event *nev)
 
 /* -- the summary ---------------------------------------------------------------------- */
 
-static int decode_summary(struct decode *d)
+static void decode_summary(struct decode *d)
 {
 	const struct nettrace_stats *stats = nettrace_get_stats(d->nt);
 	const struct nettrace_header *header = nettrace_get_header(d->nt);
@@ -233,9 +233,9 @@ static int decode_summary(struct decode *d)
 		o = json_pack("{s:s, s:I, s:I, s:I, s:i, s:i, s:I, s:O}", "ev", "summary", "events",
 			      (json_int_t)stats->events, "lost", (json_int_t)stats->lost, "bytes",
 			      (json_int_t)stats->bytes, "pointer_size",
-			      header ? (int)header->pointer_size : 0, "processors",
-			      header ? (int)header->n_processors : 0, "qpc_freq",
-			      header ? (json_int_t)header->qpc_frequency : 0, "counts", counts);
+			      (int)header->pointer_size, "processors",
+			      (int)header->n_processors, "qpc_freq",
+			      (json_int_t)header->qpc_frequency, "counts", counts);
 		if (o)
 			json_dumpf(o, stdout, EVENT_JSON_FLAGS);
 		putchar('\n');
@@ -250,7 +250,6 @@ static int decode_summary(struct decode *d)
 		}
 	}
 	json_decref(counts);
-	return 0;
 }
 
 /* -- the final map -------------------------------------------------------------------- */
@@ -299,11 +298,10 @@ static int decode_events(struct decode *d, const char *path)
 		return r;
 	r = cli_read_trace(path, feed_decoder, d);
 	decode_print_sorted(d);
-	decode_summary(d);
-	if (r > 0)
-		log_error("%s: %s", path, nettrace_error_text(d->nt, r));
-	else if (r == 0 && !nettrace_ended(d->nt))
-		log_warn("%s: the stream ended early; what came before is whole", path);
+	if (nettrace_get_header(d->nt))
+		decode_summary(d);
+	if (r >= 0)
+		r = cli_trace_end(path, d->nt);
 	if (d->short_payloads)
 		log_warn("%s: %" PRIu64 " events were shorter than their layout and skipped", path,
 			 d->short_payloads);

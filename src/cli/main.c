@@ -88,6 +88,19 @@ int cli_read_trace(const char *path, int (*fn)(void *data, const void *bytes, si
 	}
 }
 
+int cli_trace_end(const char *path, struct nettrace *nt)
+{
+	int r = nettrace_finish(nt);
+
+	if (r == NETTRACE_E_TRUNCATED || (r == 0 && !nettrace_ended(nt))) {
+		log_warn("%s: the stream ended early; what came before is whole", path);
+		return 0;
+	}
+	if (r)
+		log_error("%s: %s", path, nettrace_error_text(nt, r));
+	return r;
+}
+
 int main(int argc, char **argv)
 {
 	size_t i;

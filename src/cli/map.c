@@ -16,7 +16,7 @@
 
 #include "base/caps.h"
 #include "base/log.h"
-#include "base/parse.h"
+#include "base/number.h"
 #include "target/perfmap.h"
 #include "target/target.h"
 

@@ -197,7 +197,7 @@ int cli_ps(int argc, char **argv)
 			ps_print(row);
 	}
 	if (ps.denied)
-		log_info("%u processes of other users were not looked at (run as root to see them)",
-			 ps.denied);
+		log_info("%u processes may not be looked at%s", ps.denied,
+			 geteuid() ? " (run as root to see them)" : "");
 	return cli_flush();
 }

@@ -238,25 +238,28 @@ void index_deinit(struct live_index *ix)
 		return;
 	for (i = 0; i <= ix->mask; i++)
 		if (ix->segments[i].used)
-			mem_free(&ix->total, ix->segments[i].entries);
+			pool_free(&ix->pool, ix->segments[i].entries);
 	mem_free(&ix->total, ix->mem);
 	mem_free(&ix->total, ix->words);
 	mem_free(&ix->total, ix->word_chains.heads);
 	*ix = (struct live_index){ 0 };
 }
 
+/* Room for at least size entries, whatever is there kept. */
 static int entries_resize(struct live_index *ix, struct segment *seg, uint32_t size)
 {
-	struct entry *entries;
-	uint32_t i;
+	uint32_t bytes = pool_block_bytes((size + WINDOW) * (uint32_t)sizeof(struct entry)), i;
+	struct entry *entries = pool_alloc(&ix->pool, bytes);
 
-	entries = mem_realloc(&ix->total, seg->entries, (size + WINDOW) * sizeof(*entries));
 	if (!entries)
 		return -ENOMEM;
+	if (seg->n)
+		memcpy(entries, seg->entries, seg->n * sizeof(*entries));
+	pool_free(&ix->pool, seg->entries);
 	for (i = seg->n; i < seg->n + WINDOW; i++)
 		entries[i] = (struct entry){ .first = UINT16_MAX, .last = UINT16_MAX };
 	seg->entries = entries;
-	seg->size = size;
+	seg->size = bytes / (uint32_t)sizeof(*entries) - WINDOW;
 	return 0;
 }
 
@@ -282,7 +285,7 @@ void index_segment_trim(struct live_index *ix, uint64_t key)
 
 	if (!seg || seg->n || seg->past)
 		return;
-	mem_free(&ix->total, seg->entries);
+	pool_free(&ix->pool, seg->entries);
 	table_remove(ix, seg);
 	words_clear(ix, key);
 }
@@ -367,7 +370,7 @@ int index_reserve(struct live_index *ix, uint64_t start, uint64_t stop)
 		struct segment *seg = index_segment_get(ix, key);
 
 		if (!seg || (seg->n == seg->size &&
-			     entries_resize(ix, seg, seg->size + seg->size / 8 + 2) < 0)) {
+			     entries_resize(ix, seg, seg->size + 1) < 0)) {
 			index_trim(ix, start, MIN((key + 1) << SEGMENT_SHIFT, stop));
 			return -ENOMEM;
 		}
@@ -427,7 +430,7 @@ void index_remove(struct live_index *ix, uint32_t idx, uint64_t start, uint64_t 
 			index_segment_trim(ix, key);
 		else if (seg->size > 16 && seg->n < seg->size / 2)
 			/* without memory it just stays large */
-			(void)entries_resize(ix, seg, seg->n + seg->n / 8 + 2);
+			(void)entries_resize(ix, seg, seg->n + seg->n / 8);
 	}
 }
 

@@ -9,6 +9,7 @@
  *   bodies.c   the records and their slots
  *   index.c    address -> live body
  *   past.c     address x time -> retired body
+ *   pool.c     memory of the index
  *   strings.c  interned text (names, encoded IL maps)
  *   waiting.c  events that came before what they belong to
  *   modules.c  module incarnations
@@ -29,6 +30,22 @@
 /* realloc() and free() that keep a running total of what malloc really handed out. */
 void *mem_realloc(size_t *total, void *p, size_t n);
 void mem_free(size_t *total, void *p);
+
+/* -- Packed blocks ---------------------------------------------------------------------- */
+
+#define POOL_CLASSES 64u
+
+struct pool {
+	struct pool_slab *partial[POOL_CLASSES]; /* slabs with room, by size */
+	uint32_t blocks[POOL_CLASSES];
+	size_t total;
+};
+
+/* Blocks are 8-byte aligned. NULL without memory. */
+void *pool_alloc(struct pool *p, uint32_t n);
+void pool_free(struct pool *p, void *data);
+/* The bytes that a block for n bytes really has. */
+uint32_t pool_block_bytes(uint32_t n);
 
 /* -- Chained hashing -------------------------------------------------------------------- */
 
@@ -224,6 +241,7 @@ struct live_index {
 	struct segment *segments; /* aligned into mem */
 	void *mem;
 	uint32_t mask, used; /* slots - 1, slots taken */
+	struct pool pool;    /* entry arrays */
 	struct word *words;
 	uint32_t n_words, size_words, free_word;
 	struct chains word_chains;

@@ -18,7 +18,7 @@
 
 #include "base/caps.h"
 #include "base/log.h"
-#include "base/parse.h"
+#include "base/number.h"
 #include "daemon/registry.h"
 
 #define EXIT_USAGE 2

@@ -20,7 +20,7 @@
 #include "base/caps.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/parse.h"
+#include "base/number.h"
 #include "target/target.h"
 
 struct attach {

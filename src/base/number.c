@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* strtoull() takes signs, blanks and half a word; these do not. */
-#include "base/parse.h"
+#include "base/number.h"
 
 #include <errno.h>
 #include <limits.h>
