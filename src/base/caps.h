@@ -120,6 +120,8 @@
 #define CAP_TMPDIR_ENTRIES 100000u
 /* A target may hold a million open files; its own perf map is among the first. */
 #define CAP_PROC_FDS 65536u
+/* Threads that are looked at; a process with more is busy. */
+#define CAP_PROC_TASKS 512u
 /* All lines of /proc/PID/maps: 65,530 mappings (vm.max_map_count), paths of 4 KiB at worst. */
 #define CAP_MAPS_BYTES MIB(64)
 /* Listening sockets of the target's number that are tried when its start time fits none. */

@@ -47,11 +47,11 @@ static uint32_t class_of(uint32_t n, uint32_t *bytesp)
 	uint32_t octave, step, size;
 
 	n = MAX(n, BLOCK_MIN);
-	octave = 31u - (uint32_t)__builtin_clz(n - 1);
+	octave = 31u - (uint32_t)__builtin_clz(n);
 	step = (1u << octave) / STEPS_OCTAVE;
 	size = (n + step - 1) / step * step;
 	*bytesp = size;
-	return (octave - 5) * STEPS_OCTAVE + (size - (1u << octave)) / step - 1;
+	return (octave - 6) * STEPS_OCTAVE + (size - (1u << octave)) / step;
 }
 
 static void slab_link(struct pool *p, struct pool_slab *slab)

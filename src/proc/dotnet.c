@@ -143,12 +143,6 @@ int proc_detect_dotnet(const struct proc *p, enum proc_dotnet *kindp)
 	return 0;
 }
 
-static void dir_closep(DIR **dp)
-{
-	if (*dp)
-		closedir(*dp);
-}
-
 /* Does it hold its own map open for writing, wherever that is? */
 static int holds_perf_map(const struct proc *p, bool *yesp)
 {
@@ -201,4 +195,42 @@ int proc_own_perf_map(const struct proc *p, bool *yesp)
 	}
 	/* switched on later, by EnablePerfMap over the socket */
 	return holds_perf_map(p, yesp);
+}
+
+bool proc_may_compile(const struct proc *p)
+{
+	_cleanup_buf_ struct buf text = { 0 };
+	_cleanup_(dir_closep) DIR *dir = NULL;
+	unsigned int n_seen = 0;
+	struct dirent *entry;
+	int fd;
+
+	fd = openat(p->dir_fd, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return true;
+	dir = fdopendir(fd);
+	if (!dir) {
+		fd_close(fd);
+		return true;
+	}
+	while ((entry = readdir(dir))) {
+		struct parse_stat stat;
+		char name[32];
+
+		if (entry->d_name[0] == '.')
+			continue;
+		if (n_seen++ == CAP_PROC_TASKS)
+			return true;
+		snprintf(name, sizeof(name), "%.20s/stat", entry->d_name);
+		buf_clear(&text);
+		if (proc_read_at(fd, name, CAP_PROC_FILE, &text) ||
+		    !parse_stat(text_of(text.data, text.len), &stat))
+			continue; /* a thread that has just ended */
+		/* the threads that serve us were at it a moment ago; they compile nothing */
+		if (text_equal(stat.comm, ".NET EventPipe"))
+			continue;
+		if (stat.state == 'R' || stat.state == 'D')
+			return true;
+	}
+	return false;
 }

@@ -257,12 +257,6 @@ uint64_t proc_rss(const struct proc *p)
 	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static void dir_closep(DIR **dp)
-{
-	if (*dp)
-		closedir(*dp);
-}
-
 int proc_for_each(int (*fn)(void *data, pid_t pid), void *data)
 {
 	_cleanup_(dir_closep) DIR *dir = opendir("/proc");

@@ -5,6 +5,7 @@
  * What the files of proc share, and nobody else includes (but the module's own tests).
  */
 
+#include <dirent.h>
 #include <linux/openat2.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,6 +21,12 @@
 int proc_error_of(int err);
 /* An errno that a target's own file system gave: our own failures are negative, the rest code. */
 int proc_error_below(int err, int code);
+
+static inline void dir_closep(DIR **dp)
+{
+	if (*dp)
+		closedir(*dp);
+}
 
 /* -- Opening (files.c) ----------------------------------------------------------------- */
 

@@ -25,12 +25,6 @@
 
 #include "base/caps.h"
 
-static void dir_closep(DIR **dp)
-{
-	if (*dp)
-		closedir(*dp);
-}
-
 int proc_state_open(int *fdp)
 {
 	const char *runtime = getenv("XDG_RUNTIME_DIR");

@@ -179,6 +179,12 @@ const char *proc_map_path(const struct proc_map *m); /* for messages */
 int proc_own_perf_map(const struct proc *p, bool *yesp);
 
 /*
+ * May a thread be compiling a method right now? False when all of them sleep: then none is (but for
+ * one that waits for a lock or a page in the middle of it, which is rare).
+ */
+bool proc_may_compile(const struct proc *p);
+
+/*
  * Takes the lock that makes us the one keeper of this process's map and sessions:
  * /run/clrsym/PID-START.lock (a user: $XDG_RUNTIME_DIR/clrsym/, or /tmp/clrsym-UID/). Held by the
  * fd. 0, -errno, PROC_E_LOCKED with *holderp = the holder's pid (0: it has only just taken

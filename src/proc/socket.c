@@ -374,12 +374,6 @@ static int listener_try(void *data, const char *path, uint64_t key)
 	return 0;
 }
 
-static void dir_closep(DIR **dp)
-{
-	if (*dp)
-		closedir(*dp);
-}
-
 /* Counts what earlier processes of that pid left in dir: for the message only. */
 static void count_stale(struct search *s, const char *dir)
 {

@@ -28,6 +28,7 @@ struct feed {
 	struct feed_options opts;
 	struct feed_stats stats;
 	uint64_t arrival_ns;
+	uint64_t promised_ns;
 	uint64_t frequency; /* ticks a second of the stream's clock */
 	uint64_t core_module; /* System.Private.CoreLib's, 0 until known */
 	void (*lost_fn)(void *data, uint64_t n, uint64_t from, uint64_t to);
@@ -210,6 +211,7 @@ static int feed_event(void *data, const struct nettrace_event *nev)
 	int r;
 
 	feed->stats.newest_ns = MAX(feed->stats.newest_ns, time);
+	feed->stats.late += time < feed->promised_ns;
 	if (feed->arrival_ns > time)
 		feed->stats.max_delay_ns = MAX(feed->stats.max_delay_ns, feed->arrival_ns - time);
 	if (!layout)
@@ -299,6 +301,11 @@ int feed_bytes(struct feed *feed, const void *bytes, size_t n, uint64_t arrival_
 {
 	feed->arrival_ns = arrival_ns;
 	return nettrace_feed(feed->nt, bytes, n);
+}
+
+void feed_promise(struct feed *feed, uint64_t time)
+{
+	feed->promised_ns = time;
 }
 
 void feed_on_lost(struct feed *feed, void (*fn)(void *data, uint64_t n, uint64_t from, uint64_t to),

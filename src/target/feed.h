@@ -35,6 +35,7 @@ struct feed_stats {
 	uint64_t refused;          /* by the map: invalid or over a cap */
 	uint64_t newest_ns;        /* newest event time, our clock */
 	uint64_t max_delay_ns;     /* largest (arrival - event time) */
+	uint64_t late;             /* events older than what feed_promise() said */
 	bool rundown_complete_mark; /* DCEndComplete was seen: necessary, not sufficient */
 	bool native_aot;           /* a rundown module record as only NativeAOT sends it */
 	bool exiting;
@@ -48,6 +49,9 @@ void feed_free(struct feed *feed);
  * Returns 0, negative errno, or an enum nettrace_error.
  */
 int feed_bytes(struct feed *feed, const void *bytes, size_t n, uint64_t arrival_ns);
+
+/* Somebody was told that everything up to this time is known: later events are counted if older. */
+void feed_promise(struct feed *feed, uint64_t time);
 
 /* A gap was seen (events lost): called back at once. */
 void feed_on_lost(struct feed *feed, void (*fn)(void *data, uint64_t n, uint64_t from, uint64_t to),

@@ -36,6 +36,8 @@
 /* Streams that cannot be followed, one after the other. */
 #define TARGET_CORRUPT_TRIES 5u
 #define TARGET_EXPIRE_NS SEC_NS(1)
+/* Hardly a method takes longer to compile. */
+#define TARGET_COMPILE_WAIT_NS MS_NS(50)
 /* From the first event of a runtime that was suspended at start-up to its rundown. */
 #define TARGET_RESUME_WAIT_NS SEC_NS(1)
 
@@ -285,6 +287,11 @@ static void target_live_progress(struct session *session UNUSED, void *data)
 	t->callbacks.changed(t, t->data);
 }
 
+static void target_compiled(struct loop_timer *timer)
+{
+	target_begin_rundown(container_of(timer, struct target, timer));
+}
+
 static void target_live_opened(struct session *session, void *data)
 {
 	struct target *t = data;
@@ -292,7 +299,14 @@ static void target_live_opened(struct session *session, void *data)
 	feed_on_lost(session_feed(session), target_lost, t);
 	t->retry_ns = TARGET_RETRY_FIRST_NS;
 	target_set_state(t, TARGET_RUNDOWN);
-	target_begin_rundown(t);
+	/*
+	 * The runtime decides before it compiles a method whether it will announce it: what is
+	 * being compiled now is in no live session, and in a rundown only when it is done.
+	 */
+	if (!proc_may_compile(t->proc) ||
+	    loop_timer_set(t->pool->loop, &t->timer, clock_now_ns() + TARGET_COMPILE_WAIT_NS,
+			   target_compiled) < 0)
+		target_begin_rundown(t);
 }
 
 static void target_look_again(struct loop_timer *timer)
@@ -316,6 +330,7 @@ static void target_live_ended(struct session *session, enum session_end end, voi
 	snprintf(text, sizeof(text), "%s", session_end_text(session));
 	t->status.live_bytes += session_bytes(session);
 	t->status.max_delay_ns = MAX(t->status.max_delay_ns, stats->max_delay_ns);
+	t->status.late += stats->late;
 	session_free(TAKE_PTR(t->live));
 	if (t->status.state == TARGET_STOPPING) {
 		if (!t->rundown && !t->old && !t->next)
@@ -905,15 +920,16 @@ void target_get_status(const struct target *t, struct target_status *status)
 
 		status->live_bytes += session_bytes(t->live);
 		status->max_delay_ns = MAX(status->max_delay_ns, stats->max_delay_ns);
+		status->late += stats->late;
 	}
 	if (t->rundown)
 		status->rundown_bytes = session_bytes(t->rundown);
 }
 
-uint64_t target_known_until(const struct target *t)
+uint64_t target_known_until(struct target *t)
 {
 	struct target_status status;
-	uint64_t read_until, delay;
+	uint64_t read_until, delay, known;
 
 	if (t->gap_from_ns)
 		return t->gap_from_ns;
@@ -922,7 +938,9 @@ uint64_t target_known_until(const struct target *t)
 	target_get_status(t, &status);
 	delay = MAX(FLOOR_DELAY_NS, 2 * status.max_delay_ns);
 	read_until = session_read_until(t->live);
-	return read_until > delay ? read_until - delay : 0;
+	known = read_until > delay ? read_until - delay : 0;
+	feed_promise(session_feed(t->live), known);
+	return known;
 }
 
 const char *target_end_text(const struct target *t)

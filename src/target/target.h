@@ -66,6 +66,7 @@ struct target_status {
 	uint64_t gaps, lost; /* live: times, events */
 	uint64_t gaps_healed;
 	uint64_t max_delay_ns;
+	uint64_t late; /* events that came after target_known_until() had passed their time */
 };
 
 struct target_callbacks {
@@ -94,8 +95,11 @@ int target_widen(struct target *target);
 struct codemap *target_map(struct target *target);
 const struct proc *target_proc(const struct target *target);
 void target_get_status(const struct target *target, struct target_status *status);
-/* Answers for times up to this one are final (CLOCK_MONOTONIC ns); 0: none yet. */
-uint64_t target_known_until(const struct target *target);
+/*
+ * Answers for times up to this one are final (CLOCK_MONOTONIC ns); 0: none yet. Follows what the
+ * target's delivery has been seen to take; stands still over a gap.
+ */
+uint64_t target_known_until(struct target *target);
 /* One line: cause and remedy. */
 const char *target_end_text(const struct target *target);
 

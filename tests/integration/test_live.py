@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The live picture against independent truths, on every runtime."""
+import contextlib
 import os
 import tempfile
 import threading
 import time
 
-from lib import (RUNTIMES, Attach, Daemon, Failure, Load, check, fresh_rundown, map_path, name_at,
+from lib import (RUNTIMES, Attach, Daemon, Failure, Load, Skip, check, fresh_rundown, map_path,
                  parse_map, read_map)
 
 
@@ -155,6 +156,53 @@ def test_known_until_follows_delay():
         behind = (s["now"] - s["known_until"]) / 1e9
         check(0.2 < behind < 1.5, f"known_until is {behind:.3f} s behind")
         return f"{behind:.3f} s behind, largest delay {s['max_delay_ns'] / 1e6:.0f} ms"
+
+
+@contextlib.contextmanager
+def cpu_quota(pid, percent):
+    """Puts a process into a cgroup with that much of one CPU (v2 or v1)."""
+    for base, quota, text in (("/sys/fs/cgroup", "cpu.max", f"{percent * 1000} 100000"),
+                              ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", f"{percent * 1000}")):
+        group = f"{base}/clrsym-test-{os.getpid()}"
+        if os.path.exists(f"{base}/cgroup.procs"):
+            try:
+                os.mkdir(group)
+                with open(f"{group}/{quota}", "w", encoding="ascii") as f:
+                    f.write(text)
+                break
+            except OSError as e:
+                raise Skip(f"no CPU controller: {e}") from None
+    else:
+        raise Skip("no cgroup with a CPU controller")
+    try:
+        with open(f"{group}/cgroup.procs", "w", encoding="ascii") as f:
+            f.write(str(pid))
+        yield
+    finally:
+        with contextlib.suppress(OSError), open(f"{base}/cgroup.procs", "w", encoding="ascii") as f:
+            f.write(str(pid))
+        os.rmdir(group)
+
+
+def test_known_until_of_a_starved_target():
+    """A twentieth of a CPU for many busy threads: events come late, and the figure follows."""
+    with Load("serve") as load, Attach(load.pid) as attach:
+        attach.complete()
+        with cpu_quota(load.pid, 5):
+            load.write("spin 16 2000")
+            load.write("jit 20000")
+            late, delays, end = [], [], time.monotonic() + 10
+            while time.monotonic() < end:
+                s = attach.status()
+                late.append(s["late"])
+                delays.append(s["max_delay_ns"])
+                check(s["known_until"] <= s["now"] + 1e6 - 2 * s["max_delay_ns"], f"ahead of the delay: {s}")
+                time.sleep(0.02)
+    # what comes late makes the figure follow: no event is late at a delay that was known
+    grew = [b - a for a, b, d, e in zip(late, late[1:], delays, delays[1:]) if d == e]
+    check(not any(grew), f"{sum(grew)} events came later than promised, at a known delay")
+    check(delays[-1] > 125e6, f"not starved: largest delay {delays[-1] / 1e6:.0f} ms")
+    return f"largest delay {delays[-1] / 1e6:.0f} ms, {late[-1]} events late while it grew"
 
 
 def test_lookup_soon_after_jit():

@@ -90,11 +90,11 @@ static void do_status(struct attach *a)
 	       " rundown_bytes=%" PRIu64 " buffer_mb=%u gaps=%" PRIu64 " lost=%" PRIu64
 	       " healed=%" PRIu64 " live=%zu retired=%zu il_maps=%zu expired=%" PRIu64
 	       " implied=%" PRIu64 " unmatched=%" PRIu64 " bytes=%zu name_bytes=%zu"
-	       " known_until=%" PRIu64 " now=%" PRIu64 " max_delay_ns=%" PRIu64 " incarnation=%u\n",
+	       " known_until=%" PRIu64 " now=%" PRIu64 " max_delay_ns=%" PRIu64 " incarnation=%u late=%" PRIu64 "\n",
 	       (int)s.state, s.rundowns, s.rundown_retries, s.rundown_complete, s.rundown_ns,
 	       s.rundown_bytes, s.rundown_buffer_mb, s.gaps, s.lost, s.gaps_healed, m.live, m.retired,
 	       m.il_maps, m.expired, m.implied_retirements, m.unmatched_unloads, m.bytes, m.name_bytes,
-	       target_known_until(a->target), clock_now_ns(), s.max_delay_ns, s.incarnation);
+	       target_known_until(a->target), clock_now_ns(), s.max_delay_ns, s.incarnation, s.late);
 }
 
 static void do_line(struct attach *a, const char *line)
