@@ -462,6 +462,8 @@ static int body_make(struct codemap *map, const struct codemap_load *load, const
 	struct codemap_body *b;
 	int r, error;
 
+	if (map->bodies.count >= map->opts.max_bodies)
+		return CODEMAP_E_FULL;
 	r = names_take(map, load, id);
 	if (r)
 		return r;
@@ -763,10 +765,10 @@ int codemap_unload(struct codemap *map, uint64_t method_id, uint64_t start, uint
 		settle(map);
 		return 0;
 	}
+	if ((!b || b->open_past) && unload_in_gap(map, method_id, start, time))
+		return 0;
 	if (b && b->start == start)
 		bound_raise(map, idx, time);
-	if (!b && unload_in_gap(map, method_id, start, time))
-		return 0;
 	unload_wait(map, start, method_id, time);
 	map->stats.unmatched_unloads++;
 	return 0;

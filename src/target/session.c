@@ -14,6 +14,9 @@
 
 #include "base/caps.h"
 #include "base/clock.h"
+#include "base/log.h"
+
+#define SESSION_STOP_AGAIN_NS MS_NS(200)
 
 struct chunk {
 	struct chunk *next;
@@ -41,7 +44,8 @@ struct session {
 	uint64_t id;
 	int fd;
 	struct loop_fd io;
-	struct loop_timer deadline;
+	struct loop_timer deadline;   /* of the stop */
+	struct loop_timer stop_timer; /* the stop is said again */
 	struct loop_work work;
 	struct feed *feed;
 	struct chunk *head, *tail, *spare;
@@ -73,6 +77,7 @@ static void session_finish(struct session *s, enum session_end end, const char *
 	call_cancel(&s->open_call);
 	call_cancel(&s->stop_call);
 	loop_timer_del(&s->deadline);
+	loop_timer_del(&s->stop_timer);
 	loop_work_del(&s->work);
 	s->callbacks.ended(s, end, s->data);
 }
@@ -282,21 +287,38 @@ static void session_late(struct loop_timer *timer)
 	session_finish(s, SESSION_TIMEOUT, "the session did not end in time");
 }
 
+static void session_send_stop(struct loop_timer *timer)
+{
+	struct session *s = container_of(timer, struct session, stop_timer);
+	union diagipc_args args = { .session_id = s->id };
+	uint64_t now = clock_now_ns();
+	int r;
+
+	r = call_start(&s->stop_call, DIAGIPC_STOP_TRACING, &args,
+		       s->deadline.deadline_ns > now ? s->deadline.deadline_ns - now : 1);
+	if (r < 0)
+		session_finish(s, SESSION_FAILED, strerror(-r));
+}
+
 static void session_stop_answered(struct call *call, int result)
 {
 	struct session *s = container_of(call, struct session, stop_call);
 
 	/*
 	 * The answer comes after the stream's end and says nothing new. A failure is not the
-	 * end either: the stream's own end, or the deadline, decides.
+	 * end either: the stream's own end, or the deadline, decides. But a stop that was not
+	 * heard is said again.
 	 */
-	if (result && result != CALL_E_TIMEOUT && !s->eof && s->bytes == 0)
-		session_finish(s, SESSION_REFUSED, call_error_text(call, result));
+	if (result && result != CALL_E_TIMEOUT && !s->eof) {
+		log_debug("pid %d: StopTracing: %s", (int)s->proc->pid,
+			  call_error_text(call, result));
+		loop_timer_set(s->pool->loop, &s->stop_timer, clock_now_ns() + SESSION_STOP_AGAIN_NS,
+			       session_send_stop);
+	}
 }
 
 void session_stop(struct session *s, uint64_t timeout_ns)
 {
-	union diagipc_args args = { .session_id = s->id };
 	int r;
 
 	if (s->state == SESSION_ASKING) {
@@ -308,10 +330,10 @@ void session_stop(struct session *s, uint64_t timeout_ns)
 		return;
 	s->state = SESSION_STOPPING;
 	r = loop_timer_set(s->pool->loop, &s->deadline, clock_now_ns() + timeout_ns, session_late);
-	if (r == 0)
-		r = call_start(&s->stop_call, DIAGIPC_STOP_TRACING, &args, timeout_ns);
 	if (r < 0)
 		session_finish(s, SESSION_FAILED, strerror(-r));
+	else
+		session_send_stop(&s->stop_timer);
 }
 
 /* -- the session ---------------------------------------------------------------------- */
@@ -354,6 +376,7 @@ void session_free(struct session *s)
 	call_deinit(&s->open_call);
 	call_deinit(&s->stop_call);
 	loop_timer_del(&s->deadline);
+	loop_timer_del(&s->stop_timer);
 	loop_work_del(&s->work);
 	while (s->head)
 		session_drop_chunk(s);

@@ -38,6 +38,8 @@
 #define TARGET_EXPIRE_NS SEC_NS(1)
 /* Hardly a method takes longer to compile. */
 #define TARGET_COMPILE_WAIT_NS MS_NS(50)
+/* A stream that could be followed for so long was not one of a series of bad ones. */
+#define TARGET_GOOD_STREAM_NS SEC_NS(60)
 /* From the first event of a runtime that was suspended at start-up to its rundown. */
 #define TARGET_RESUME_WAIT_NS SEC_NS(1)
 
@@ -68,10 +70,14 @@ struct target {
 	bool first_done;      /* the first rundown of this incarnation is over */
 	bool retried;         /* at the cap */
 	bool suspended;       /* at start-up: its rundown was empty, its first event is waited for */
+	bool live_lines;      /* A was asked for IL maps */
+	bool rundown_again;   /* B began before A': its IL maps may have holes */
 	uint32_t rundown_mb;
 	uint64_t rundown_start_ns;
 
+	uint64_t live_opened_ns;
 	uint64_t gap_from_ns;  /* start of the gap that is not healed yet, 0 if none */
+	uint64_t gap_to_ns;    /* a rundown that starts later heals it */
 	uint64_t last_rerundown_ns, rerundown_gap_ns;
 
 	struct loop_fd exit_io;
@@ -87,6 +93,7 @@ struct target {
 static void target_connect(struct target *t);
 static void target_begin_rundown(struct target *t);
 static void target_pump(struct pool *pool);
+static int target_open_next(struct target *t);
 
 /* -- the end -------------------------------------------------------------------------- */
 
@@ -145,9 +152,13 @@ static void target_fail_errno(struct target *t, int error)
 
 static void target_set_state(struct target *t, enum target_state state)
 {
+	static const char *const words[] = { "connecting", "opening", "rundown", "live",
+					     "waiting",	   "stopping", "ended" };
+
 	if (t->status.state == state)
 		return;
 	t->status.state = state;
+	log_debug("pid %d: %s", (int)t->proc->pid, words[state]);
 	t->callbacks.changed(t, t->data);
 }
 
@@ -187,22 +198,34 @@ static void target_again(struct target *t, const char *text)
 /* Everything the code map needs, nothing else: fewer events are less work for the target. */
 static const uint32_t target_event_ids[] = { 141, 142, 143, 144, 151, 152, 153,
 					     154, 155, 156, 157, 190 };
+#define TARGET_LIVE_KEYWORDS (CLR_KEYWORD_LOADER | CLR_KEYWORD_JIT | CLR_KEYWORD_END_ENUMERATION)
 
 static int target_open_live(struct target *t, struct session **sessionp,
 			    const struct session_callbacks *callbacks)
 {
-	struct diagipc_provider provider = {
-		.name = CLR_PROVIDER_RUNTIME,
-		.keywords = CLR_KEYWORD_LOADER | CLR_KEYWORD_JIT | CLR_KEYWORD_END_ENUMERATION |
-			    (t->opts.il_maps ? CLR_KEYWORD_IL_MAP : 0),
-		.level = 5, /* live loads are verbose events */
-		.event_ids = target_event_ids,
-		/* 190, the IL maps, comes last */
-		.n_event_ids = ARRAY_SIZE(target_event_ids) - !t->opts.il_maps,
+	/* by il_maps; static, as the session may have to ask again with an older command */
+	static const struct diagipc_provider providers[2] = {
+		{
+			.name = CLR_PROVIDER_RUNTIME,
+			.keywords = TARGET_LIVE_KEYWORDS,
+			.level = 5, /* live loads are verbose events */
+			.event_ids = target_event_ids,
+			/* 190, the IL maps, comes last */
+			.n_event_ids = ARRAY_SIZE(target_event_ids) - 1,
+		},
+		{
+			.name = CLR_PROVIDER_RUNTIME,
+			.keywords = TARGET_LIVE_KEYWORDS | CLR_KEYWORD_IL_MAP,
+			.level = 5,
+			.event_ids = target_event_ids,
+			.n_event_ids = ARRAY_SIZE(target_event_ids),
+		},
 	};
 	struct session_options opts = {
 		.version = t->version,
-		.request = { .buffer_mb = t->opts.buffer_mb, .providers = &provider, .n_providers = 1 },
+		.request = { .buffer_mb = t->opts.buffer_mb,
+			     .providers = &providers[t->opts.il_maps],
+			     .n_providers = 1 },
 		.feed = { .il_maps = t->opts.il_maps,
 			  .clock_offset_ns = t->proc->monotonic_offset_ns },
 		.live = true,
@@ -219,6 +242,7 @@ static void target_heal(struct loop_timer *timer)
 
 	if (t->status.state != TARGET_LIVE)
 		return;
+	t->rundown_again = false;
 	t->last_rerundown_ns = clock_now_ns();
 	target_begin_rundown(t);
 }
@@ -227,11 +251,11 @@ static void target_heal(struct loop_timer *timer)
 static void target_schedule_heal(struct target *t)
 {
 	uint64_t now = clock_now_ns(), at = now;
-	int r;
 
-	if (t->heal_timer.loop || t->rundown || t->queued || t->status.state != TARGET_LIVE)
+	if (t->heal_timer.loop || t->rundown || t->queued || !t->live ||
+	    t->status.state != TARGET_LIVE)
 		return;
-	if (t->last_rerundown_ns) {
+	if (t->last_rerundown_ns && !t->rundown_again) {
 		/* quiet for long: the pauses start small again */
 		if (now - t->last_rerundown_ns > 4 * t->rerundown_gap_ns)
 			t->rerundown_gap_ns = t->opts.rerundown_gap_ns;
@@ -239,9 +263,9 @@ static void target_schedule_heal(struct target *t)
 		t->rerundown_gap_ns = MIN(t->rerundown_gap_ns * 2,
 					  MAX(CAP_RERUNDOWN_GAP_NS, t->opts.rerundown_gap_ns));
 	}
-	r = loop_timer_set(t->pool->loop, &t->heal_timer, at, target_heal);
-	if (r < 0)
-		target_fail_errno(t, r);
+	/* Called from within the decoder: no end here. Without memory the next tick tries again. */
+	if (loop_timer_set(t->pool->loop, &t->heal_timer, at, target_heal) < 0)
+		log_warn("pid %d: out of memory: its rundown is put off", (int)t->proc->pid);
 }
 
 static void target_gap(struct target *t, uint64_t n, uint64_t from, uint64_t to)
@@ -252,6 +276,7 @@ static void target_gap(struct target *t, uint64_t n, uint64_t from, uint64_t to)
 		from = t->gap_from_ns ? t->gap_from_ns : to;
 	codemap_gap(t->map, from, to);
 	t->gap_from_ns = t->gap_from_ns ? MIN(t->gap_from_ns, from) : from;
+	t->gap_to_ns = MAX(t->gap_to_ns, to);
 	t->status.gaps++;
 	t->status.lost += n;
 	if (log_limit_pass(&t->limit, clock_now_ns(), &dropped))
@@ -276,6 +301,7 @@ static void target_live_progress(struct session *session UNUSED, void *data)
 {
 	struct target *t = data;
 
+	t->callbacks.changed(t, t->data);
 	if (t->suspended) {
 		/* it runs now: precompiled code is announced by a rundown only, a little later */
 		t->suspended = false;
@@ -284,7 +310,6 @@ static void target_live_progress(struct session *session UNUSED, void *data)
 				   clock_now_ns() + TARGET_RESUME_WAIT_NS, target_resumed) < 0)
 			target_begin_rundown(t);
 	}
-	t->callbacks.changed(t, t->data);
 }
 
 static void target_compiled(struct loop_timer *timer)
@@ -298,7 +323,10 @@ static void target_live_opened(struct session *session, void *data)
 
 	feed_on_lost(session_feed(session), target_lost, t);
 	t->retry_ns = TARGET_RETRY_FIRST_NS;
+	t->live_opened_ns = clock_now_ns();
 	target_set_state(t, TARGET_RUNDOWN);
+	if (t->opts.il_maps && !t->live_lines)
+		target_open_next(t); /* widened while it was being opened */
 	/*
 	 * The runtime decides before it compiles a method whether it will announce it: what is
 	 * being compiled now is in no live session, and in a rundown only when it is done.
@@ -324,6 +352,7 @@ static void target_live_ended(struct session *session, enum session_end end, voi
 	struct target *t = data;
 	const struct feed_stats *stats = feed_get_stats(session_feed(session));
 	uint64_t seen = MAX(stats->newest_ns, t->rundown_start_ns), now = clock_now_ns();
+	struct pool *pool = t->pool; /* the target may be freed at its end */
 	char text[600];
 	int r;
 
@@ -348,21 +377,27 @@ static void target_live_ended(struct session *session, enum session_end end, voi
 	session_free(TAKE_PTR(t->rundown));
 	session_free(TAKE_PTR(t->next));
 	target_leave_queue(t);
+	/* What was to come next belongs to this session; a new one begins with its own rundown. */
+	loop_timer_del(&t->heal_timer);
+	t->suspended = t->rundown_again = false;
 	if (end == SESSION_REFUSED) {
 		target_again(t, text);
-		target_pump(t->pool);
+		target_pump(pool);
 		return;
 	}
 	/* From what was seen last until a new session is open, nothing is known. */
 	codemap_gap(t->map, seen, now);
 	t->gap_from_ns = t->gap_from_ns ? MIN(t->gap_from_ns, seen) : seen;
+	t->gap_to_ns = now;
 	if (end == SESSION_CORRUPT) {
 		t->status.gaps++;
+		if (now - t->live_opened_ns > TARGET_GOOD_STREAM_NS)
+			t->corrupt_tries = 0;
 		if (++t->corrupt_tries > TARGET_CORRUPT_TRIES)
 			target_finish(t, TARGET_FAILED, text);
 		else
 			target_again(t, text);
-		target_pump(t->pool);
+		target_pump(pool);
 		return;
 	}
 	t->retry_ns = TARGET_RETRY_EXEC_NS;
@@ -370,7 +405,7 @@ static void target_live_ended(struct session *session, enum session_end end, voi
 			   target_look_again);
 	if (r < 0)
 		target_fail_errno(t, r);
-	target_pump(t->pool);
+	target_pump(pool);
 }
 
 static const struct session_callbacks target_live_callbacks = {
@@ -384,6 +419,7 @@ static void target_open(struct target *t)
 	int r;
 
 	target_set_state(t, TARGET_OPENING);
+	t->live_lines = t->opts.il_maps;
 	r = target_open_live(t, &t->live, &target_live_callbacks);
 	if (r < 0)
 		target_fail_errno(t, r);
@@ -411,8 +447,12 @@ static void target_next_opened(struct session *session, void *data)
 	session_set_callbacks(t->live, &target_live_callbacks);
 	session_set_callbacks(t->old,
 			      &(struct session_callbacks){ .ended = target_old_ended });
+	t->live_lines = true;
 	session_stop(t->old, DEFAULT_RUNDOWN_DEADLINE_NS);
-	if (t->status.state == TARGET_LIVE && !t->rundown && !t->queued)
+	/* one that began before has no IL map of what was compiled since */
+	if (t->rundown)
+		t->rundown_again = true;
+	else if (t->status.state == TARGET_LIVE)
 		target_begin_rundown(t);
 }
 
@@ -424,20 +464,25 @@ static void target_next_ended(struct session *session, enum session_end end UNUS
 	session_free(TAKE_PTR(t->next));
 }
 
-int target_widen(struct target *t)
+static int target_open_next(struct target *t)
 {
 	static const struct session_callbacks callbacks = {
 		.opened = target_next_opened,
 		.ended = target_next_ended,
 	};
 
+	return target_open_live(t, &t->next, &callbacks);
+}
+
+int target_widen(struct target *t)
+{
 	if (t->opts.il_maps)
 		return 0;
 	t->opts.il_maps = true;
-	/* one that is still to be opened asks for the maps anyway */
+	/* one that is being opened is followed by a wider one when it is open */
 	if (!t->live || t->next || t->old || !session_is_open(t->live))
 		return 0;
-	return target_open_live(t, &t->next, &callbacks);
+	return target_open_next(t);
 }
 
 /* -- the rundown ---------------------------------------------------------------------- */
@@ -458,13 +503,15 @@ static uint32_t target_buffer_cap(const struct target *t)
 	return (uint32_t)MIN(room, (uint64_t)CAP_BUFFER_MB);
 }
 
-/* The first rundown of an incarnation is over, for better or worse. */
+/* The first rundown of an incarnation is over, for better or worse. Last, as it calls back. */
 static void target_is_live(struct target *t)
 {
 	bool first = !t->first_done;
 
 	t->first_done = true;
-	target_set_state(t, TARGET_LIVE);
+	t->status.state = TARGET_LIVE;
+	if (t->gap_from_ns || t->rundown_again)
+		target_schedule_heal(t);
 	if (first)
 		t->callbacks.complete(t, t->data);
 	else
@@ -473,11 +520,10 @@ static void target_is_live(struct target *t)
 
 static void target_rundown_over(struct target *t)
 {
-	bool healed = t->gap_from_ns && t->status.rundown_complete;
-
-	if (healed) {
+	/* What was lost while the rundown ran is not healed by it. */
+	if (t->gap_from_ns && t->status.rundown_complete && t->gap_to_ns <= t->rundown_start_ns) {
 		t->status.gaps_healed++;
-		t->gap_from_ns = 0;
+		t->gap_from_ns = t->gap_to_ns = 0;
 		log_info("pid %d: the gap is filled", (int)t->proc->pid);
 	}
 	target_is_live(t);
@@ -500,7 +546,8 @@ static void target_rundown_ended(struct session *session, enum session_end end, 
 	const struct nettrace_stats *nt = nettrace_get_stats(feed_nettrace(session_feed(session)));
 	bool complete = target_is_complete(session, end);
 	bool native_aot = stats->native_aot && !stats->rundown_methods;
-	uint64_t lost = nt->lost, gap_from = t->gap_from_ns;
+	uint64_t lost = nt->lost;
+	struct pool *pool = t->pool; /* the target may be freed at its end */
 	uint32_t cap;
 	char text[600];
 
@@ -543,7 +590,7 @@ static void target_rundown_ended(struct session *session, enum session_end end, 
 		log_info("pid %d: suspended at start-up: waiting for whoever is to resume it",
 			 (int)t->proc->pid);
 		target_set_state(t, TARGET_LIVE);
-		target_pump(t->pool);
+		target_pump(pool);
 		return;
 	}
 	/* A rundown that lost events is repeated once, with all the buffer that is decent. */
@@ -570,11 +617,8 @@ static void target_rundown_ended(struct session *session, enum session_end end, 
 		else
 			log_warn("pid %d: the rundown is incomplete: %s", (int)t->proc->pid, text);
 	}
-	/* Lost again while the rundown ran: that gap is not healed by it. */
-	if (gap_from && !complete)
-		target_schedule_heal(t);
 	target_rundown_over(t);
-	target_pump(t->pool);
+	target_pump(pool);
 }
 
 static int target_open_rundown(struct target *t, uint32_t mb)
@@ -641,7 +685,7 @@ static void target_begin_rundown(struct target *t)
 {
 	struct target **pp = &t->pool->waiting;
 
-	if (t->queued || t->rundown)
+	if (t->queued || t->rundown || !t->live || t->status.state == TARGET_STOPPING)
 		return;
 	while (*pp)
 		pp = &(*pp)->next_waiting;
@@ -670,6 +714,9 @@ static int target_new_map(struct target *t)
 
 	if (r < 0)
 		return r;
+	/* no session that fills the old map may outlive it */
+	session_free(TAKE_PTR(t->old));
+	session_free(TAKE_PTR(t->rundown));
 	codemap_free(t->map);
 	t->map = map;
 	return 0;
@@ -683,8 +730,12 @@ static void target_identified(struct target *t, const uint8_t *cookie)
 	int r;
 
 	r = proc_exec_id(t->proc, &exec_id);
+	if (r < 0) {
+		target_fail_errno(t, r);
+		return;
+	}
 	if (r) {
-		target_finish(t, r < 0 ? TARGET_FAILED : TARGET_EXITED, "the process has exited");
+		target_finish(t, TARGET_EXITED, "the process has exited");
 		return;
 	}
 	same = t->exec_id == exec_id &&
@@ -701,7 +752,7 @@ static void target_identified(struct target *t, const uint8_t *cookie)
 			return;
 		}
 		t->first_done = false;
-		t->gap_from_ns = 0;
+		t->gap_from_ns = t->gap_to_ns = 0;
 		t->last_rerundown_ns = 0;
 	}
 	if (!t->status.incarnation || !same)
@@ -815,6 +866,8 @@ static void target_expire(struct loop_timer *timer)
 	uint64_t now = clock_now_ns();
 
 	codemap_expire(t->map, now);
+	if (t->gap_from_ns || t->rundown_again)
+		target_schedule_heal(t);
 	loop_timer_set(t->pool->loop, &t->expire_timer, now + TARGET_EXPIRE_NS, target_expire);
 }
 
@@ -890,6 +943,8 @@ void target_stop(struct target *t, uint64_t timeout_ns)
 	loop_timer_del(&t->heal_timer);
 	call_cancel(&t->call);
 	session_free(TAKE_PTR(t->next));
+	if (!t->rundown)
+		target_leave_queue(t);
 	r = loop_timer_set(t->pool->loop, &t->stop_timer, clock_now_ns() + timeout_ns,
 			   target_stop_deadline);
 	if (r < 0 || (!t->live && !t->rundown && !t->old)) {
