@@ -158,8 +158,9 @@ void loop_timer_del(struct loop_timer *timer)
 static void loop_fire_timers(struct loop *loop)
 {
 	uint64_t now = clock_now_ns();
+	size_t n = loop->n_timers; /* one that sets itself to the past must not keep us here */
 
-	while (!loop->stopped && loop->n_timers && loop->timers[0]->deadline_ns <= now) {
+	while (n-- && !loop->stopped && loop->n_timers && loop->timers[0]->deadline_ns <= now) {
 		struct loop_timer *timer = loop->timers[0];
 
 		loop_timer_del(timer);
@@ -259,6 +260,7 @@ int loop_run(struct loop *loop)
 			rounds = 0;
 		}
 	}
+	loop->stopped = false;
 	return loop->code;
 }
 

@@ -42,7 +42,7 @@ struct loop_work {
 int loop_new(struct loop **outp);
 void loop_free(struct loop *loop);
 
-/* Runs until loop_stop(); returns its code, or -errno. */
+/* Runs until loop_stop() (not at all when it came before); returns its code, or -errno. */
 int loop_run(struct loop *loop);
 void loop_stop(struct loop *loop, int code);
 

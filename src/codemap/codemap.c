@@ -53,6 +53,8 @@
 /* No event is later than this: how far back a late module unload looks for its bodies. */
 #define LATE_NS    SEC_NS(2)
 #define LATE_STEPS 65536u
+/* Unloads of one start that are looked at, newest first: real ones are a few. */
+#define UNLOADS_MAX 64u
 /* Bodies of one (method, version) that IL maps look at; see ilmap.c. */
 #define CHAIN_MAX   64u
 #define IL_BLOB_MAX 65535u
@@ -229,15 +231,15 @@ static uint64_t bound_known(const struct codemap *map, uint32_t idx)
 {
 	const struct codemap_body *b = body_at(&map->bodies, idx);
 	uint64_t bound = past_last_end(map, b->start, body_stop(b), b->load);
-	uint32_t i;
+	uint32_t i, n = 0;
 
 	if (b->module) {
 		uint64_t id = map->modules.v[b->module].id;
 
 		bound = MAX(bound, module_last_unload(map, id, b->load));
 	}
-	for (i = wait_next(&map->unloads, b->start, 0); i;
-	     i = wait_next(&map->unloads, b->start, i)) {
+	for (i = wait_next(&map->unloads, b->start, 0); i && n < UNLOADS_MAX;
+	     i = wait_next(&map->unloads, b->start, i), n++) {
 		uint64_t time = wait_at(&map->unloads, i)->time;
 
 		if (time <= b->load)
@@ -447,6 +449,28 @@ static bool method_chain_full(const struct codemap *map, const struct codemap_lo
 	return false;
 }
 
+int codemap_want_il_maps(struct codemap *map)
+{
+	uint32_t idx;
+	uint64_t from;
+
+	if (!map->opts.no_il_maps)
+		return 0;
+	map->opts.no_il_maps = false;
+	for (from = 0; (idx = index_next(&map->live, from));
+	     from = body_at(&map->bodies, idx)->start + 1) {
+		struct codemap_body *b = body_at(&map->bodies, idx);
+
+		if (b->chained)
+			continue;
+		if (chains_reserve(&map->methods, &map->methods_total, map, map_method_link) < 0)
+			return -ENOMEM;
+		chains_add(&map->methods, map, map_method_link, idx);
+		b->chained = 1;
+	}
+	return 0;
+}
+
 struct life {
 	uint64_t end; /* UINT64_MAX: alive */
 	enum body_end how;
@@ -471,7 +495,8 @@ static int body_make(struct codemap *map, const struct codemap_load *load, const
 	idx = bodies_new(&map->bodies);
 	if (!idx)
 		goto fail_names;
-	if (chains_reserve(&map->methods, &map->methods_total, map, map_method_link) < 0)
+	if (!map->opts.no_il_maps &&
+	    chains_reserve(&map->methods, &map->methods_total, map, map_method_link) < 0)
 		goto fail_body;
 	module = module_get(map, load->module_id, load->time, &error);
 	if (error < 0)
@@ -503,7 +528,8 @@ static int body_make(struct codemap *map, const struct codemap_load *load, const
 			goto fail_body;
 	}
 	module_ref(map, module);
-	if ((alive || !(b->flags & BODY_FLAG_DYN)) && !method_chain_full(map, load)) {
+	if (!map->opts.no_il_maps && (alive || !(b->flags & BODY_FLAG_DYN)) &&
+	    !method_chain_full(map, load)) {
 		chains_add(&map->methods, map, map_method_link, idx);
 		b->chained = 1;
 	}
@@ -520,10 +546,10 @@ fail_names:
 /* The unload that waits for a body of that load, the first one after it; or 0. */
 static uint32_t unload_waiting(const struct codemap *map, const struct codemap_load *load)
 {
-	uint32_t i, best = 0;
+	uint32_t i, n = 0, best = 0;
 
-	for (i = wait_next(&map->unloads, load->start, 0); i;
-	     i = wait_next(&map->unloads, load->start, i)) {
+	for (i = wait_next(&map->unloads, load->start, 0); i && n < UNLOADS_MAX;
+	     i = wait_next(&map->unloads, load->start, i), n++) {
 		const struct waiting *w = wait_at(&map->unloads, i);
 
 		if (w->sub == load->method_id && w->time > load->time &&

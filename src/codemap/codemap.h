@@ -42,6 +42,7 @@ struct codemap_options {
 	size_t max_il_bytes;   /* 0 = CAP_IL_BYTES */
 	size_t retired_bytes;  /* 0 = DEFAULT_RETIRED_BYTES */
 	uint64_t retired_ns;   /* 0 = DEFAULT_RETIRED_NS */
+	bool no_il_maps;        /* none will come: saves their index by method */
 };
 
 /* Positive codes. */
@@ -119,6 +120,12 @@ int codemap_module_unload(struct codemap *map, uint64_t module_id, uint64_t time
 /* Names a module; may come after its methods. path: UTF-8, copied. */
 int codemap_module(struct codemap *map, uint64_t module_id, uint64_t assembly_id, const char *path,
 		   size_t path_len, uint64_t time);
+
+/*
+ * IL maps will come after all (a map made with no_il_maps): indexes what is alive. Returns 0 or
+ * -ENOMEM (then maps that come find only some of their bodies). Takes as long as all loads did.
+ */
+int codemap_want_il_maps(struct codemap *map);
 
 /* One entry of an IL map. */
 struct codemap_il {

@@ -84,6 +84,7 @@ void chains_remove(struct chains *c, void *owner, chains_link_fn *link, uint32_t
 /* -- Strings ---------------------------------------------------------------------------- */
 
 #define STRINGS_CLASSES 81u
+#define STRINGS_RECENT  256u
 
 /* Interned, counted byte strings. Id 0 is the empty string. */
 struct strings {
@@ -92,6 +93,9 @@ struct strings {
 	uint32_t free_slab;                /* chain of unused places in slabs, + 1 */
 	uint32_t partial[STRINGS_CLASSES]; /* slabs with room, + 1 */
 	struct chains chains;
+	struct recent {
+		uint32_t id, hash;
+	} recent[STRINGS_RECENT]; /* by hash: namespaces and signatures come in runs */
 	uint64_t seed;
 	size_t text, max_text; /* bytes of distinct text, and its cap */
 	size_t total;          /* bytes allocated */
@@ -196,7 +200,8 @@ static inline struct codemap_body *body_at(const struct bodies *bs, uint32_t idx
 
 static inline uint64_t body_stop(const struct codemap_body *b)
 {
-	return b->start + b->size;
+	/* gcc adds a 48-bit field modulo 2^48 */
+	return (uint64_t)b->start + b->size;
 }
 
 static inline uint64_t body_unload(const struct codemap_body *b)

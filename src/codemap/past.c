@@ -25,22 +25,23 @@
 /* Bits of a middle's trailing zeros; the segment's start counts as 16. */
 #define LEVELS (SEGMENT_SHIFT + 1)
 /* A late event meets what was retired since its time; more than this is no late event. */
-#define GATHER_MAX 4096u
+#define GATHER_MAX 512u
 /* Lives that miss the range although their middle's line is right: then the end is taken. */
 #define SCAN_MAX 64u
 
 /* Lives with the same middle, by end. */
 struct line {
-	uint32_t size, head;
+	uint32_t n, size, head;
 	uint32_t v[];
 };
 
 struct node {
 	uint16_t middle;
-	uint32_t n;
+	uint16_t first, last; /* no life of it has bytes beyond these */
+	bool many;
 	union {
-		uint32_t one; /* n == 1 */
-		struct line *line;
+		uint32_t one;
+		struct line *line; /* many */
 	};
 };
 
@@ -177,14 +178,19 @@ static const struct node *node_find(const struct past *p, uint32_t middle)
 
 static const uint32_t *node_bodies(const struct node *node)
 {
-	return node->n == 1 ? &node->one : node->line->v + node->line->head;
+	return node->many ? node->line->v + node->line->head : &node->one;
+}
+
+static uint32_t node_count(const struct node *node)
+{
+	return node->many ? node->line->n : 1;
 }
 
 /* How many of the node's lives end at or before time. */
 static uint32_t node_ended(const struct codemap *map, const struct node *node, uint64_t time)
 {
 	const uint32_t *v = node_bodies(node);
-	uint32_t low = 0, high = node->n;
+	uint32_t low = 0, high = node_count(node);
 
 	while (low < high) {
 		uint32_t mid = low + (high - low) / 2;
@@ -197,36 +203,42 @@ static uint32_t node_ended(const struct codemap *map, const struct node *node, u
 	return low;
 }
 
+/* Room for one more in the node's line, which is made if there is none yet. */
+static int node_reserve(struct codemap *map, struct node *node)
+{
+	struct line *line = node->many ? node->line : NULL, *new;
+	uint32_t n = node_count(node), size = n + n / 2 + 2;
+
+	if (line && line->head + n < line->size)
+		return 0;
+	if (line && line->head > line->size / 2) {
+		/* more than half is unused at the front */
+		memmove(line->v, line->v + line->head, n * sizeof(*line->v));
+		line->head = 0;
+		return 0;
+	}
+	new = mem_realloc(&map->past.total, NULL, sizeof(*new) + size * sizeof(*new->v));
+	if (!new)
+		return -ENOMEM;
+	*new = (struct line){ .n = n, .size = size };
+	memcpy(new->v, node_bodies(node), n * sizeof(*new->v));
+	mem_free(&map->past.total, line);
+	node->line = new;
+	node->many = true;
+	return 0;
+}
+
 /* A node holds its only body itself, else in a line; so a removal never needs memory. */
 static int node_insert(struct codemap *map, struct node *node, uint32_t idx)
 {
-	struct line *line = node->n == 1 ? NULL : node->line;
-	uint32_t at = node_ended(map, node, body_at(&map->bodies, idx)->unload);
+	uint32_t at = node_ended(map, node, body_at(&map->bodies, idx)->unload), *v;
 
-	if (!line || line->head + node->n == line->size) {
-		uint32_t size = node->n + node->n / 2 + 2, head = line ? line->head : 0;
-		struct line *new;
-
-		if (line && line->head > line->size / 2) {
-			/* half is unused at the front */
-			memmove(line->v, line->v + head, node->n * sizeof(*line->v));
-			line->head = 0;
-		} else {
-			new = mem_realloc(&map->past.total, NULL,
-					  sizeof(*new) + size * sizeof(*new->v));
-			if (!new)
-				return -ENOMEM;
-			new->size = size;
-			new->head = 0;
-			memcpy(new->v, node_bodies(node), node->n * sizeof(*new->v));
-			mem_free(&map->past.total, line);
-			line = node->line = new;
-		}
-	}
-	memmove(line->v + line->head + at + 1, line->v + line->head + at,
-		(node->n - at) * sizeof(*line->v));
-	line->v[line->head + at] = idx;
-	node->n++;
+	if (node_reserve(map, node) < 0)
+		return -ENOMEM;
+	v = node->line->v + node->line->head;
+	memmove(v + at + 1, v + at, (node->line->n - at) * sizeof(*v));
+	v[at] = idx;
+	node->line->n++;
 	return 0;
 }
 
@@ -249,14 +261,15 @@ static void node_remove(struct codemap *map, struct node *node, uint32_t idx)
 	if (!at)
 		line->head++;
 	else
-		memmove(v + at, v + at + 1, (node->n - at - 1) * sizeof(*v));
-	if (--node->n == 1) {
+		memmove(v + at, v + at + 1, (line->n - at - 1) * sizeof(*v));
+	if (--line->n == 1) {
 		uint32_t one = line->v[line->head];
 
 		mem_free(&map->past.total, line);
+		node->many = false;
 		node->one = one;
-	} else if (node->n < line->size / 4) {
-		memmove(line->v, line->v + line->head, node->n * sizeof(*v));
+	} else if (line->n < line->size / 4) {
+		memmove(line->v, line->v + line->head, line->n * sizeof(*v));
 		line->head = 0;
 		line->size /= 2;
 		line = mem_realloc(&map->past.total, line, sizeof(*line) + line->size * sizeof(*v));
@@ -307,8 +320,12 @@ static int piece_add(struct codemap *map, const struct piece *piece, uint32_t id
 	p = seg->past;
 	at = p ? node_position(p, middle) : 0;
 	if (p && at < p->n && p->nodes[at].middle == middle) {
-		if (node_insert(map, &p->nodes[at], idx) < 0)
+		struct node *node = &p->nodes[at];
+
+		if (node_insert(map, node, idx) < 0)
 			return -ENOMEM;
+		node->first = MIN(node->first, (uint16_t)piece->first);
+		node->last = MAX(node->last, (uint16_t)piece->last);
 	} else {
 		if (!p || p->n == p->size) {
 			uint32_t size = p ? p->size + p->size / 4 + 2 : 2;
@@ -326,7 +343,12 @@ static int piece_add(struct codemap *map, const struct piece *piece, uint32_t id
 			seg->past = p;
 		}
 		memmove(p->nodes + at + 1, p->nodes + at, (p->n - at) * sizeof(*p->nodes));
-		p->nodes[at] = (struct node){ .middle = (uint16_t)middle, .n = 1, .one = idx };
+		p->nodes[at] = (struct node){
+			.middle = (uint16_t)middle,
+			.first = (uint16_t)piece->first,
+			.last = (uint16_t)piece->last,
+			.one = idx,
+		};
 		p->n++;
 		p->levels |= 1u << level_of(middle);
 	}
@@ -342,7 +364,7 @@ static void piece_remove(struct codemap *map, const struct piece *piece, uint32_
 	uint32_t at = node_position(p, middle_of(piece->first, piece->last));
 
 	map->live.entries--;
-	if (p->nodes[at].n > 1) {
+	if (p->nodes[at].many) {
 		node_remove(map, &p->nodes[at], idx);
 		return;
 	}
@@ -447,7 +469,7 @@ void past_set_end(struct codemap *map, uint32_t idx, uint64_t time)
 		uint32_t from, to, *v;
 
 		p->newest_end = MAX(p->newest_end, time);
-		if (node->n == 1)
+		if (!node->many)
 			continue;
 		v = node->line->v + node->line->head;
 		b->unload = old;
@@ -495,11 +517,11 @@ uint32_t past_find(const struct codemap *map, const struct past *p, uint64_t add
 		if (!(p->levels & 1u << level))
 			continue;
 		node = node_find(p, candidate(off, level));
-		if (!node)
+		if (!node || off < node->first || off > node->last)
 			continue;
 		v = node_bodies(node);
 		at = node_ended(map, node, time);
-		if (at < node->n && covers(body_at(&map->bodies, v[at]), addr)) {
+		if (at < node_count(node) && covers(body_at(&map->bodies, v[at]), addr)) {
 			if (body_begin(&map->bodies, v[at]) <= time)
 				return v[at];
 			hint->after = true;
@@ -535,13 +557,14 @@ uint32_t past_last_at(const struct codemap *map, uint64_t start, uint64_t time)
 	return best;
 }
 
-/* Calls fn for every node with lives that may touch the piece. */
+/* Calls fn for every node with lives that may touch the piece, until one returns not 0. */
 typedef int node_fn(const struct codemap *map, const struct node *node, void *arg);
 
 static int nodes_touching(const struct codemap *map, const struct past *p,
 			  const struct piece *piece, node_fn *fn, void *arg)
 {
-	uint32_t at, level;
+	const uint32_t ends[] = { piece->first, piece->last };
+	uint32_t at, level, i;
 	int r;
 
 	for (at = node_position(p, piece->first); at < p->n && p->nodes[at].middle <= piece->last;
@@ -550,21 +573,24 @@ static int nodes_touching(const struct codemap *map, const struct past *p,
 		if (r)
 			return r;
 	}
-	/* what has its middle outside contains the first or the last byte */
+	/* what has its middle outside contains the first or the last byte, or both */
 	for (level = 0; level < LEVELS; level++) {
-		uint32_t a = candidate(piece->first, level), b = candidate(piece->last, level);
-		const struct node *node;
-
 		if (!(p->levels & 1u << level))
 			continue;
-		node = a < piece->first || a > piece->last ? node_find(p, a) : NULL;
-		r = node ? fn(map, node, arg) : 0;
-		if (r)
-			return r;
-		node = b != a && (b < piece->first || b > piece->last) ? node_find(p, b) : NULL;
-		r = node ? fn(map, node, arg) : 0;
-		if (r)
-			return r;
+		for (i = 0; i < ARRAY_SIZE(ends); i++) {
+			uint32_t middle = candidate(ends[i], level);
+			const struct node *node;
+
+			if ((middle >= piece->first && middle <= piece->last) ||
+			    (i && middle == candidate(ends[0], level)))
+				continue;
+			node = node_find(p, middle);
+			if (!node || node->first > piece->last || node->last < piece->first)
+				continue;
+			r = fn(map, node, arg);
+			if (r)
+				return r;
+		}
 	}
 	return 0;
 }
@@ -582,7 +608,7 @@ static int gather_node(const struct codemap *map, const struct node *node, void 
 	uint32_t i;
 	int r;
 
-	for (i = node->n; i; i--) {
+	for (i = node_count(node); i; i--) {
 		const struct codemap_body *b = body_at(&map->bodies, v[i - 1]);
 
 		if (b->unload <= g->time)

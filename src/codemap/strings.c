@@ -6,7 +6,7 @@
  * signatures, and a process that churns dynamic methods makes new names for months. So
  * equal strings are stored once, and a string goes when its last body goes.
  *
- * A string is 8 bytes of header and its text, in a slot of a 4 KiB slab of slots of one
+ * A string is 12 bytes of header and its text, in a slot of a 4 KiB slab of slots of one
  * size; sizes are 4 bytes apart up to 256, then such that 15, 14, ... 4 fit a slab. Longer
  * ones have a slab to themselves. A slab without strings is freed. The id is the
  * slab's number and the slot: 32 bits, and the text never moves.
@@ -38,12 +38,12 @@ struct slab {
 };
 
 struct string {
-	uint32_t next;
+	uint32_t next, hash;
 	uint16_t refs, len;
 	char text[];
 };
 
-_Static_assert(sizeof(struct string) == 8, "per distinct string");
+_Static_assert(sizeof(struct string) == 12, "per distinct string");
 _Static_assert(sizeof(struct slab) == 24, "per slab");
 
 /* An unused place in the table of slabs holds the next one, shifted, with the low bit set. */
@@ -62,16 +62,16 @@ static struct string *string_at(const struct strings *s, uint32_t id)
 	return string_slot(s->slabs[(id >> 8) - 1], id & 0xff);
 }
 
-static uint64_t text_hash(const struct strings *s, const void *text, uint32_t len)
+static uint32_t text_hash(const struct strings *s, const void *text, uint32_t len)
 {
-	return hash_bytes(s->seed, text, len);
+	return (uint32_t)hash_bytes(s->seed, text, len);
 }
 
 static uint32_t *string_link(void *owner, uint32_t id, uint64_t *hashp)
 {
 	struct string *str = string_at(owner, id);
 
-	*hashp = text_hash(owner, str->text, str->len);
+	*hashp = str->hash;
 	return &str->next;
 }
 
@@ -215,21 +215,33 @@ static void slot_free(struct strings *s, uint32_t id)
 	slab->free = (uint16_t)((id & 0xff) + 1);
 }
 
+static bool string_is(const struct string *str, uint32_t hash, const void *text, uint32_t len)
+{
+	return str->hash == hash && str->len == len && memcmp(str->text, text, len) == 0;
+}
+
 int strings_take(struct strings *s, const void *text, uint32_t len, uint32_t *idp)
 {
+	struct recent *recent;
 	struct string *str;
-	uint64_t hash;
-	uint32_t id;
+	uint32_t id, hash;
 
 	if (!len) {
 		*idp = 0;
 		return 0;
 	}
 	hash = text_hash(s, text, len);
+	recent = &s->recent[hash % STRINGS_RECENT];
+	if (recent->id && recent->hash == hash && string_is(string_at(s, recent->id), hash, text, len)) {
+		strings_share(s, recent->id);
+		*idp = recent->id;
+		return 0;
+	}
 	for (id = chains_first(&s->chains, hash); id; id = str->next) {
 		str = string_at(s, id);
-		if (str->len == len && memcmp(str->text, text, len) == 0) {
+		if (string_is(str, hash, text, len)) {
 			strings_share(s, id);
+			*recent = (struct recent){ id, hash };
 			*idp = id;
 			return 0;
 		}
@@ -242,10 +254,12 @@ int strings_take(struct strings *s, const void *text, uint32_t len, uint32_t *id
 	if (!id)
 		return -ENOMEM;
 	str = string_at(s, id);
+	str->hash = hash;
 	str->refs = 1;
 	str->len = (uint16_t)len;
 	memcpy(str->text, text, len);
 	chains_add(&s->chains, s, string_link, id);
+	*recent = (struct recent){ id, hash };
 	s->text += len;
 	*idp = id;
 	return 0;
@@ -271,6 +285,8 @@ void strings_drop(struct strings *s, uint32_t id)
 	str = string_at(s, id);
 	if (str->refs == REFS_STUCK || --str->refs)
 		return;
+	if (s->recent[str->hash % STRINGS_RECENT].id == id)
+		s->recent[str->hash % STRINGS_RECENT].id = 0;
 	chains_remove(&s->chains, s, string_link, id);
 	s->text -= str->len;
 	slot_free(s, id);

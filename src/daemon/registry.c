@@ -21,7 +21,7 @@ struct entry {
 	struct perfmap *perfmap; /* NULL: none is kept */
 	int lock_fd;
 	bool complete; /* once at least */
-	bool ended;
+	bool stopping, ended;
 	struct codemap *shown; /* the map that perfmap knows: a new incarnation has another */
 	struct loop_timer linger;
 	bool files_gone;
@@ -92,8 +92,8 @@ static void on_ended(struct target *target, enum target_end end, void *data)
 		log_info("pid %d: %s", pid, target_end_text(target));
 	if (e->perfmap)
 		perfmap_forget(e->perfmap);
-	if (end == TARGET_FAILED)
-		entry_free(e);
+	if (end == TARGET_FAILED || (end == TARGET_EXITED && !e->complete))
+		entry_free(e); /* it has no answers */
 	else if (end == TARGET_EXITED && e->complete && !reg->stopping && reg->running &&
 		 loop_timer_set(reg->loop, &e->linger, clock_now_ns() + DEFAULT_EXIT_MAP_NS,
 				entry_expired) < 0)
@@ -163,7 +163,7 @@ void registry_free(struct registry *reg)
 	free(reg);
 }
 
-/* Lock, map files, target. Takes proc over only on success. */
+/* Lock, map files, target. Takes proc over, whatever happens. */
 static int registry_add(struct registry *reg, struct proc *proc)
 {
 	static const struct target_callbacks callbacks = {
@@ -242,13 +242,16 @@ int registry_run(struct registry *reg)
 
 void registry_stop(struct registry *reg, uint64_t timeout_ns)
 {
-	struct entry *e, *next;
+	struct entry *e;
 
 	reg->stopping = true;
-	for (e = reg->entries; e; e = next) {
-		next = e->next;
-		if (!e->ended)
-			target_stop(e->target, timeout_ns);
+	/* a target that ends at once takes its entry with it, and its end may start another's turn */
+	for (e = reg->entries; e; e = e ? e->next : reg->entries) {
+		if (e->ended || e->stopping)
+			continue;
+		e->stopping = true;
+		target_stop(e->target, timeout_ns);
+		e = NULL;
 	}
 	registry_check_end(reg);
 }

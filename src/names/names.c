@@ -84,6 +84,7 @@ static size_t tidy(char *text, size_t len)
 {
 	/* closers of remarks that were taken out, so that they go too; deeper nesting stays */
 	const char *skip[16], *s = text, *end = text + len, *q, *close;
+	bool comments = true, tables = true; /* false once one was left open */
 	unsigned int n_skip = 0;
 	char *out = text;
 
@@ -93,7 +94,7 @@ static size_t tidy(char *text, size_t len)
 			s++;
 			continue;
 		}
-		if (*s == '/' && starts_with(s, end, "/* MT: 0x")) {
+		if (*s == '/' && comments && starts_with(s, end, "/* MT: 0x")) {
 			q = memmem(s, (size_t)(end - s), "*/", 2);
 			if (q) {
 				s = q + 2;
@@ -101,8 +102,9 @@ static size_t tidy(char *text, size_t len)
 					out--;
 				continue;
 			}
+			comments = false;
 		}
-		if (*s == 'p' && n_skip < ARRAY_SIZE(skip)) {
+		if (*s == 'p' && tables && n_skip < ARRAY_SIZE(skip)) {
 			q = address_end(s, end, "pMT: 0x");
 			if (q && q < end && *q == '<') {
 				close = closing(q + 1, end);
@@ -111,6 +113,7 @@ static size_t tidy(char *text, size_t len)
 					s = q + 1;
 					continue;
 				}
+				tables = false;
 			} else if (q) {
 				s = q;
 				continue;

@@ -16,6 +16,8 @@
 
 /* Text formatted before it is handed to the files. */
 #define PERFMAP_PIECE KIB(64)
+/* After a write that failed (a full disk, say), unless somebody asks for one. */
+#define PERFMAP_RETRY_NS SEC_NS(10)
 
 struct perfmap {
 	struct loop *loop;
@@ -31,6 +33,7 @@ struct perfmap {
 	struct codemap_map_writer writer;
 	struct buf text;
 	bool writing;
+	int place_error; /* the last one of the write under way */
 	struct log_limit limit;
 	struct perfmap_status status;
 	void (*done)(struct perfmap *pm, int result, void *data);
@@ -146,6 +149,7 @@ void perfmap_forget(struct perfmap *pm)
 	perfmap_stop(pm);
 	loop_timer_del(&pm->timer);
 	pm->map = NULL;
+	pm->done = NULL;
 	pm->written_generation = 0;
 }
 
@@ -180,10 +184,11 @@ static void perfmap_finish(struct perfmap *pm, int result)
 	void (*done)(struct perfmap *, int, void *) = TAKE_PTR(pm->done);
 
 	pm->status.error = result;
+	pm->last_write_ns = clock_now_ns();
+	if (pm->map)
+		perfmap_changed(pm, pm->map); /* what changed meanwhile is due again */
 	if (done)
 		done(pm, result, pm->done_data);
-	else if (pm->map)
-		perfmap_changed(pm, pm->map); /* what changed meanwhile is due again */
 }
 
 /* One place failed: its old file stays; somebody else's file there ends it for good. */
@@ -192,6 +197,7 @@ static void perfmap_place_failed(struct perfmap *pm, size_t i, int error)
 	uint32_t dropped;
 
 	pm->writing_place[i] = false;
+	pm->place_error = error;
 	proc_map_abort(pm->places[i]);
 	if (log_limit_pass(&pm->limit, clock_now_ns(), &dropped))
 		log_warn("%s: %s", proc_map_path(pm->places[i]),
@@ -203,9 +209,9 @@ static void perfmap_place_failed(struct perfmap *pm, size_t i, int error)
 /* Puts all places' files in place. Returns 0 when one at least is, else the last failure. */
 static int perfmap_publish(struct perfmap *pm)
 {
-	int r, error = 0;
 	bool any = false;
 	size_t i;
+	int r;
 
 	for (i = 0; i < PROC_N_MAP_PLACES; i++) {
 		if (!pm->writing_place[i])
@@ -213,13 +219,12 @@ static int perfmap_publish(struct perfmap *pm)
 		r = proc_map_publish(pm->places[i]);
 		if (r) {
 			perfmap_place_failed(pm, i, r);
-			error = r;
 		} else {
 			pm->writing_place[i] = false;
 			any = true;
 		}
 	}
-	return any ? 0 : error ? error : PROC_E_READ_ONLY;
+	return any ? 0 : pm->place_error;
 }
 
 static void perfmap_complete(struct perfmap *pm)
@@ -227,14 +232,15 @@ static void perfmap_complete(struct perfmap *pm)
 	int r = perfmap_publish(pm);
 
 	pm->writing = false;
-	pm->status.bytes = pm->writer.bytes;
-	pm->status.lines = pm->writer.lines;
-	pm->status.left_out = pm->writer.left_out;
+	if (!r) {
+		pm->status.bytes = pm->writer.bytes;
+		pm->status.lines = pm->writer.lines;
+		pm->status.left_out = pm->writer.left_out;
+		pm->status.writes++;
+		pm->written_generation = pm->writing_generation;
+	}
 	codemap_map_writer_deinit(&pm->writer);
-	pm->last_write_ns = clock_now_ns();
-	pm->written_generation = pm->writing_generation;
-	pm->status.writes++;
-	if (pm->status.left_out && pm->status.writes == 1)
+	if (!r && pm->status.left_out && pm->status.writes == 1)
 		log_warn("pid %d: its map is limited to %zu bytes: %zu code bodies are left out",
 			 (int)pm->proc->pid, pm->opts.max_bytes, pm->status.left_out);
 	perfmap_finish(pm, r);
@@ -243,10 +249,11 @@ static void perfmap_complete(struct perfmap *pm)
 static bool perfmap_step(struct loop_work *work, uint64_t deadline_ns)
 {
 	struct perfmap *pm = container_of(work, struct perfmap, work);
+	bool any = true;
 	size_t i;
 	int r;
 
-	while (!pm->writer.done) {
+	while (!pm->writer.done && any) {
 		buf_clear(&pm->text);
 		r = codemap_map_writer_step(&pm->writer, pm->map, &pm->text, PERFMAP_PIECE);
 		if (r < 0) {
@@ -254,14 +261,17 @@ static bool perfmap_step(struct loop_work *work, uint64_t deadline_ns)
 			perfmap_finish(pm, r);
 			return false;
 		}
+		any = false;
 		for (i = 0; i < PROC_N_MAP_PLACES; i++) {
 			if (!pm->writing_place[i])
 				continue;
 			r = proc_map_append(pm->places[i], pm->text.data, pm->text.len);
 			if (r)
 				perfmap_place_failed(pm, i, r);
+			else
+				any = true;
 		}
-		if (!pm->writer.done && clock_now_ns() >= deadline_ns)
+		if (any && !pm->writer.done && clock_now_ns() >= deadline_ns)
 			return true;
 	}
 	perfmap_complete(pm);
@@ -272,15 +282,16 @@ static void perfmap_start(struct perfmap *pm)
 {
 	bool any = false;
 	size_t i;
-	int r = 0;
+	int r;
 
+	pm->place_error = PROC_E_READ_ONLY; /* there is no place */
 	for (i = 0; i < PROC_N_MAP_PLACES; i++) {
 		if (!pm->places[i])
 			continue;
 		/* another's file at our name (the runtime's own map, say) is not ours to replace */
-		r = pm->status.writes ? proc_map_check(pm->places[i]) : 0;
+		r = proc_map_check(pm->places[i]);
 		if (r == PROC_E_GONE)
-			r = 0; /* removed by somebody: made again */
+			r = 0; /* not there yet, or removed by somebody: made again */
 		pm->writing_place[i] = true;
 		if (!r)
 			r = proc_map_begin(pm->places[i]);
@@ -290,7 +301,7 @@ static void perfmap_start(struct perfmap *pm)
 			any = true;
 	}
 	if (!any) {
-		perfmap_finish(pm, r ? r : PROC_E_READ_ONLY);
+		perfmap_finish(pm, pm->place_error);
 		return;
 	}
 	codemap_map_writer_init(&pm->writer, &(struct codemap_map_options){
@@ -330,7 +341,7 @@ void perfmap_changed(struct perfmap *pm, const struct codemap *map)
 	if (pm->writing || pm->timer.loop || codemap_generation(map) == pm->written_generation ||
 	    !perfmap_keeps_any(pm))
 		return;
-	pause = MAX(DEFAULT_MAP_INTERVAL_NS,
+	pause = MAX(pm->status.error ? PERFMAP_RETRY_NS : DEFAULT_MAP_INTERVAL_NS,
 		    (uint64_t)pm->status.bytes * SEC_NS(1) / DEFAULT_MAP_BYTES_PER_SEC);
 	if (loop_timer_set(pm->loop, &pm->timer,
 			   MAX(pm->last_write_ns + pause, clock_now_ns()), perfmap_due) < 0)

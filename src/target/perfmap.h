@@ -52,10 +52,13 @@ void perfmap_remove(struct perfmap *pm);
 
 /* map's live bodies may have changed: a rewrite will follow in due time if they did. */
 void perfmap_changed(struct perfmap *pm, const struct codemap *map);
-/* Rewrites at once; done (may be NULL) is called when the files are in place (0) or not (code). */
+/*
+ * Rewrites at once; done (may be NULL) is called when the files are in place (0) or not (code). A
+ * write under way is given up, without its done().
+ */
 void perfmap_write(struct perfmap *pm, const struct codemap *map,
 		   void (*done)(struct perfmap *pm, int result, void *data), void *data);
-/* The map given earlier is about to be freed: forgets it, and a write under way. */
+/* The map given earlier is about to be freed: forgets it, and a write under way, done() included. */
 void perfmap_forget(struct perfmap *pm);
 
 struct perfmap_status {

@@ -20,7 +20,8 @@
 
 struct chunk {
 	struct chunk *next;
-	uint64_t arrival_ns;
+	uint64_t first_ns;   /* no later than the arrival of any byte of it */
+	uint64_t arrival_ns; /* of its last bytes */
 	size_t len, done;
 	uint8_t bytes[READ_CHUNK];
 };
@@ -95,6 +96,7 @@ static struct chunk *session_chunk(struct session *s)
 		return NULL;
 	c->next = NULL;
 	c->len = c->done = 0;
+	c->first_ns = c->arrival_ns = clock_now_ns();
 	if (s->tail)
 		s->tail->next = c;
 	else
@@ -303,6 +305,7 @@ static void session_send_stop(struct loop_timer *timer)
 static void session_stop_answered(struct call *call, int result)
 {
 	struct session *s = container_of(call, struct session, stop_call);
+	int r;
 
 	/*
 	 * The answer comes after the stream's end and says nothing new. A failure is not the
@@ -312,8 +315,10 @@ static void session_stop_answered(struct call *call, int result)
 	if (result && result != CALL_E_TIMEOUT && !s->eof) {
 		log_debug("pid %d: StopTracing: %s", (int)s->proc->pid,
 			  call_error_text(call, result));
-		loop_timer_set(s->pool->loop, &s->stop_timer, clock_now_ns() + SESSION_STOP_AGAIN_NS,
-			       session_send_stop);
+		r = loop_timer_set(s->pool->loop, &s->stop_timer,
+				   clock_now_ns() + SESSION_STOP_AGAIN_NS, session_send_stop);
+		if (r < 0)
+			session_finish(s, SESSION_FAILED, strerror(-r));
 	}
 }
 
@@ -402,7 +407,7 @@ uint64_t session_bytes(const struct session *s)
 
 uint64_t session_read_until(const struct session *s)
 {
-	return s->head ? s->head->arrival_ns : clock_now_ns();
+	return s->head ? s->head->first_ns : clock_now_ns();
 }
 
 void session_set_callbacks(struct session *s, const struct session_callbacks *callbacks)

@@ -476,8 +476,13 @@ static int target_open_next(struct target *t)
 
 int target_widen(struct target *t)
 {
+	int r;
+
 	if (t->opts.il_maps)
 		return 0;
+	r = codemap_want_il_maps(t->map);
+	if (r < 0)
+		return r;
 	t->opts.il_maps = true;
 	/* one that is being opened is followed by a wider one when it is open */
 	if (!t->live || t->next || t->old || !session_is_open(t->live))
@@ -509,7 +514,7 @@ static void target_is_live(struct target *t)
 	bool first = !t->first_done;
 
 	t->first_done = true;
-	t->status.state = TARGET_LIVE;
+	target_set_state(t, TARGET_LIVE);
 	if (t->gap_from_ns || t->rundown_again)
 		target_schedule_heal(t);
 	if (first)
@@ -710,7 +715,10 @@ static void target_ask(struct target *t, enum diagipc_command command)
 static int target_new_map(struct target *t)
 {
 	struct codemap *map;
-	int r = codemap_new(&map, &t->opts.map);
+	int r;
+
+	t->opts.map.no_il_maps = !t->opts.il_maps;
+	r = codemap_new(&map, &t->opts.map);
 
 	if (r < 0)
 		return r;
