@@ -4,8 +4,8 @@
  *
  * A round: wait for fds (not at all while work is queued), dispatch what is ready, fire
  * due timers, and only when no fd was ready run one slice of the first queued work, which then goes
- * to the end of the queue if there is more of it. So a target that sends is drained before anything is thought about,
- * and no work starves another.
+ * to the end of the queue if there is more of it. So a target that sends is drained before anything
+ * is thought about, and no work starves another.
  *
  * Events of one epoll_wait() may name a source that an earlier callback of the same batch has
  * removed: loop_fd_del() blanks it in the batch.

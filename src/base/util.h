@@ -13,12 +13,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define ARRAY_SIZE(a)                   (sizeof(a) / sizeof((a)[0]))
-#define UNUSED                          __attribute__((unused))
-#define PRINTF_LIKE(fmt, args)          __attribute__((format(printf, fmt, args)))
-#define NORETURN                        __attribute__((noreturn))
-#define likely(x)                       __builtin_expect(!!(x), 1)
-#define unlikely(x)                     __builtin_expect(!!(x), 0)
+#define ARRAY_SIZE(a)          (sizeof(a) / sizeof((a)[0]))
+#define UNUSED                 __attribute__((unused))
+#define PRINTF_LIKE(fmt, args) __attribute__((format(printf, fmt, args)))
+#define NORETURN               __attribute__((noreturn))
+#define likely(x)              __builtin_expect(!!(x), 1)
+#define unlikely(x)            __builtin_expect(!!(x), 0)
 
 /* An argument may be evaluated twice. */
 #define MIN(a, b)                       ((a) < (b) ? (a) : (b))

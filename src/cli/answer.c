@@ -94,8 +94,10 @@ bool answer_print(const struct codemap *map, uint64_t addr, uint64_t time, bool 
 			json_object_set_new(o, "reason", json_string(codemap_miss_text(miss)));
 		} else {
 			put_info(o, &info);
-			json_object_set_new(o, "offset", json_integer((json_int_t)(addr - info.start)));
-			/* the special offsets (prolog, epilog, no mapping) are no place in the IL */
+			json_object_set_new(o, "offset",
+					    json_integer((json_int_t)(addr - info.start)));
+			/* the special offsets (prolog, epilog, no mapping) are no place in the IL
+			 */
 			if (codemap_il_lookup(map, body, (uint32_t)(addr - info.start), &il) == 0 &&
 			    il < 0xfffffffdu)
 				json_object_set_new(o, "il_offset", json_integer(il));

@@ -18,8 +18,7 @@ int cli_decode(int argc, char **argv);
 int cli_resolve(int argc, char **argv);
 
 /* "clrsym VERB: ..." and a hint at --help on stderr; returns EXIT_USAGE. */
-int cli_usage_error(const char *verb, const char *fmt, ...)
-	__attribute__((format(printf, 2, 3)));
+int cli_usage_error(const char *verb, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Says whether everything printed has reached stdout (a full disk, a closed pipe). */
 int cli_flush(void);
 
@@ -27,7 +26,8 @@ int cli_flush(void);
  * Reads a whole trace file (or stdin for "-") piece by piece into fn until its end, or until fn
  * returns non-zero. Returns 0, -errno, or what fn returned.
  */
-int cli_read_trace(const char *path, int (*fn)(void *data, const void *bytes, size_t n), void *data);
+int cli_read_trace(const char *path, int (*fn)(void *data, const void *bytes, size_t n),
+		   void *data);
 
 /*
  * At the end of a trace: says on stderr what was wrong with it. Returns 0 when all that came was

@@ -3,8 +3,8 @@
  * clrsym decode: a trace stream for people and for machines.
  *
  * Every event becomes one JSON object; the text form is printed from the same object. A file is
- * printed in the order of its timestamps (the runtime writes thread by thread), a pipe in the order of
- * the stream. The summary comes last.
+ * printed in the order of its timestamps (the runtime writes thread by thread), a pipe in the order
+ * of the stream. The summary comes last.
  */
 #include "cli/cli.h"
 
@@ -37,7 +37,7 @@ struct decode {
 	bool json, sorted, methods;
 	struct nettrace *nt;
 	struct clr_decoder clr;
-	struct buf text;   /* of the lines, when they are sorted */
+	struct buf text; /* of the lines, when they are sorted */
 	struct line *lines;
 	size_t n_lines, lines_size;
 	struct kind_count *counts;
@@ -225,16 +225,16 @@ static void decode_summary(struct decode *d)
 		if (!d->counts[i].n)
 			continue;
 		snprintf(name, sizeof(name), "%s/%u/v%u", m->provider, m->event_id, m->version);
-		json_object_set_new(counts, name,
-				    json_integer((json_int_t)d->counts[i].n +
-						 json_integer_value(json_object_get(counts, name))));
+		json_object_set_new(
+			counts, name,
+			json_integer((json_int_t)d->counts[i].n +
+				     json_integer_value(json_object_get(counts, name))));
 	}
 	if (d->json) {
 		o = json_pack("{s:s, s:I, s:I, s:I, s:i, s:i, s:I, s:O}", "ev", "summary", "events",
 			      (json_int_t)stats->events, "lost", (json_int_t)stats->lost, "bytes",
-			      (json_int_t)stats->bytes, "pointer_size",
-			      (int)header->pointer_size, "processors",
-			      (int)header->n_processors, "qpc_freq",
+			      (json_int_t)stats->bytes, "pointer_size", (int)header->pointer_size,
+			      "processors", (int)header->n_processors, "qpc_freq",
 			      (json_int_t)header->qpc_frequency, "counts", counts);
 		if (o)
 			json_dumpf(o, stdout, EVENT_JSON_FLAGS);

@@ -242,13 +242,9 @@ static void put_other(json_t *o, const struct clr_event *ev)
 		put_int(o, "JitAllocFlag", ev->jit_memory.flag);
 		put_clr(o, ev);
 		break;
-	case CLR_METHOD_DETAILS:
-		put_details(o, ev);
-		break;
+	case CLR_METHOD_DETAILS: put_details(o, ev); break;
 	case CLR_METHOD_INLINING:
-	case CLR_METHOD_TAIL_CALL:
-		put_tracing(o, ev);
-		break;
+	case CLR_METHOD_TAIL_CALL: put_tracing(o, ev); break;
 	case CLR_R2R_ENTRY_POINT:
 		put_hex(o, "MethodID", ev->entry_point.method_id);
 		put_string(o, "MethodNamespace", &ev->entry_point.ns);
@@ -262,9 +258,7 @@ static void put_other(json_t *o, const struct clr_event *ev)
 		put_clr(o, ev);
 		break;
 	case CLR_DOMAIN_MODULE:
-	case CLR_MODULE:
-		put_module(o, ev);
-		break;
+	case CLR_MODULE: put_module(o, ev); break;
 	case CLR_ASSEMBLY:
 		put_hex(o, "AssemblyID", ev->assembly.assembly_id);
 		put_hex(o, "AppDomainID", ev->assembly.app_domain_id);
@@ -295,9 +289,7 @@ static void put_other(json_t *o, const struct clr_event *ev)
 		put_int(o, "OSThreadID", ev->thread.os_id);
 		put_clr(o, ev);
 		break;
-	case CLR_RUNTIME_INFO:
-		put_runtime(o, ev);
-		break;
+	case CLR_RUNTIME_INFO: put_runtime(o, ev); break;
 	case CLR_TIERED_SETTINGS:
 		put_clr(o, ev);
 		put_flags(o, "Flags", CLR_FLAGS_TIERED_SETTINGS, ev->tiered.flags);
@@ -325,9 +317,7 @@ static void put_other(json_t *o, const struct clr_event *ev)
 		put_string(o, "Name", &ev->checkpoint.name);
 		put_int(o, "Timestamp", ev->checkpoint.timestamp);
 		break;
-	default:
-		put_clr(o, ev);
-		break;
+	default: put_clr(o, ev); break;
 	}
 }
 
@@ -360,7 +350,7 @@ json_t *event_json(const struct nettrace_event *nev, const struct clr_layout *la
 		break;
 	case CLR_IL_MAP:
 		put_text(o, "ev",
-			 !ev->rundown			? "ilmap"
+			 !ev->rundown                   ? "ilmap"
 			 : ev->phase == CLR_PHASE_START ? "ilmap_dcstart"
 							: "ilmap_dcend");
 		put_il_map(o, nev, ev);

@@ -145,7 +145,8 @@ static void help(void)
 	       "      --tiers                 append the tier, e.g. [OptimizedTier1]\n"
 	       "      --buffer-mb N           buffer asked of the runtime (64)\n"
 	       "      --socket-path PATH      diagnostic socket, as the process sees it\n"
-	       "      --allow-loose-socket    accept a socket whose owner or mode is not the runtime's\n");
+	       "      --allow-loose-socket    accept a socket whose owner or mode is not the "
+	       "runtime's\n");
 }
 
 int cli_map(int argc, char **argv)
@@ -191,7 +192,8 @@ int cli_map(int argc, char **argv)
 		case OPT_TIERS: map_opts.tiers = true; break;
 		case OPT_BUFFER:
 			if (!parse_u64(optarg, CAP_BUFFER_MB, &mb) || !mb)
-				return cli_usage_error("map", "--buffer-mb takes 1 to %u", CAP_BUFFER_MB);
+				return cli_usage_error("map", "--buffer-mb takes 1 to %u",
+						       CAP_BUFFER_MB);
 			opts.buffer_mb = (uint32_t)mb;
 			break;
 		case OPT_PATH: opts.socket.path = optarg; break;
@@ -206,7 +208,8 @@ int cli_map(int argc, char **argv)
 	proc_maps_sweep();
 	r = proc_open(pid, &proc);
 	if (r) {
-		log_error("pid %d: %s", (int)pid, r < 0 ? strerror(-r) : proc_error_text(NULL, r, NULL));
+		log_error("pid %d: %s", (int)pid,
+			  r < 0 ? strerror(-r) : proc_error_text(NULL, r, NULL));
 		return EXIT_FAILED;
 	}
 	r = loop_new(&run.loop);

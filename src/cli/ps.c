@@ -72,7 +72,8 @@ static void row_answered(struct call *call, int result)
 			snprintf(row->why, sizeof(row->why), "out of memory");
 		}
 	} else {
-		snprintf(row->why, sizeof(row->why), "its answer is not of the diagnostic protocol");
+		snprintf(row->why, sizeof(row->why),
+			 "its answer is not of the diagnostic protocol");
 	}
 	row_done(row);
 }
@@ -154,7 +155,8 @@ static void ps_print(const struct row *row)
 static void help(void)
 {
 	printf("Usage: clrsym ps [--json]\n"
-	       "Lists the .NET processes of this machine: who can be attached, who cannot and why.\n");
+	       "Lists the .NET processes of this machine: who can be attached, who cannot and "
+	       "why.\n");
 }
 
 int cli_ps(int argc, char **argv)

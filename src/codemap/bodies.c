@@ -99,8 +99,7 @@ static bool chunk_new(struct bodies *bs)
 	}
 	c = &bs->chunks[number - 1];
 	*c = (struct chunk){
-		.mem = mem,
-		.fresh = number == 1, /* index 0 is "none" */
+		.mem = mem, .fresh = number == 1, /* index 0 is "none" */
 	};
 	bs->base[number - 1] =
 		(void *)(((uintptr_t)mem + BODY_ALIGN - 1) & ~(uintptr_t)(BODY_ALIGN - 1));

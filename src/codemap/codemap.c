@@ -370,8 +370,7 @@ static void again_note(struct codemap *map, uint32_t idx, uint64_t time, bool se
 }
 
 /* One more announcement of a life. */
-static int life_merge(struct codemap *map, uint32_t idx, const struct codemap_load *load,
-		      bool seen)
+static int life_merge(struct codemap *map, uint32_t idx, const struct codemap_load *load, bool seen)
 {
 	struct codemap_body *b = body_at(&map->bodies, idx);
 	uint32_t id[3];
@@ -824,20 +823,13 @@ static bool module_late_body(struct codemap *map, uint32_t idx, void *arg)
 int codemap_module_unload(struct codemap *map, uint64_t module_id, uint64_t time)
 {
 	struct module_late late = { .id = module_id, .time = time, .steps = LATE_STEPS };
-	uint32_t m, idx, next, i;
+	uint32_t m, idx, i;
 	bool is_late = time < map->past.newest_end;
 	int r;
 
 	if (time == UINT64_MAX) {
 		map->stats.invalid++;
 		return CODEMAP_E_INVALID;
-	}
-	m = module_find(map, module_id, time);
-	if (m && map->modules.v[m].unload == time)
-		return 0;
-	for (idx = m ? map->modules.v[m].live : 0; idx; idx = next) {
-		next = body_at(&map->bodies, idx)->in_module.next;
-		bound_raise(map, idx, time);
 	}
 	r = module_end(map, module_id, time, &m);
 	if (r) {
@@ -846,6 +838,11 @@ int codemap_module_unload(struct codemap *map, uint64_t module_id, uint64_t time
 	}
 	while (m && (idx = map->modules.v[m].live))
 		life_cut(map, idx, time, END_IMPLIED);
+	/* what was only seen after that is of the incarnation that followed */
+	m = module_find(map, module_id, time);
+	for (idx = m ? map->modules.v[m].live : 0; idx;
+	     idx = body_at(&map->bodies, idx)->in_module.next)
+		bound_raise(map, idx, time);
 	if (is_late) {
 		map->late.n = 0;
 		past_walk_back(map, module_late_body, &late);

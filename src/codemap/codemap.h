@@ -42,7 +42,7 @@ struct codemap_options {
 	size_t max_il_bytes;   /* 0 = CAP_IL_BYTES */
 	size_t retired_bytes;  /* 0 = DEFAULT_RETIRED_BYTES */
 	uint64_t retired_ns;   /* 0 = DEFAULT_RETIRED_NS */
-	bool no_il_maps;        /* none will come: saves their index by method */
+	bool no_il_maps;       /* none will come: saves their index by method */
 };
 
 /* Positive codes. */

@@ -63,7 +63,8 @@ static int il_encode(struct codemap *map, const struct codemap_il *entries, size
 	size_t i;
 
 	if (map->il_order_size < n) {
-		uint64_t *order = mem_realloc(&map->scratch_total, map->il_order, n * sizeof(*order));
+		uint64_t *order =
+			mem_realloc(&map->scratch_total, map->il_order, n * sizeof(*order));
 
 		if (!order)
 			return -ENOMEM;

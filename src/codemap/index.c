@@ -369,8 +369,7 @@ int index_reserve(struct live_index *ix, uint64_t start, uint64_t stop)
 	for (key = key_first(start); key <= key_last(stop); key++) {
 		struct segment *seg = index_segment_get(ix, key);
 
-		if (!seg || (seg->n == seg->size &&
-			     entries_resize(ix, seg, seg->size + 1) < 0)) {
+		if (!seg || (seg->n == seg->size && entries_resize(ix, seg, seg->size + 1) < 0)) {
 			index_trim(ix, start, MIN((key + 1) << SEGMENT_SHIFT, stop));
 			return -ENOMEM;
 		}

@@ -147,11 +147,10 @@ uint64_t codemap_generation(const struct codemap *map)
 void codemap_get_stats(const struct codemap *map, struct codemap_stats *stats)
 {
 	*stats = map->stats;
-	stats->bytes = sizeof(*map) + map->bodies.total + map->live.total +
-		       map->live.pool.total + map->past.total +
-		       map->names.total + map->modules.total + map->methods_total +
-		       map->unloads.total + map->maps.total + map->again.total +
-		       map->touched.total + map->late.total + map->scratch_total;
+	stats->bytes = sizeof(*map) + map->bodies.total + map->live.total + map->live.pool.total +
+		       map->past.total + map->names.total + map->modules.total +
+		       map->methods_total + map->unloads.total + map->maps.total +
+		       map->again.total + map->touched.total + map->late.total + map->scratch_total;
 	stats->name_bytes = map->names.text;
 	stats->il_bytes = map->ils.total;
 }

@@ -227,7 +227,8 @@ static int module_split(struct codemap *map, uint32_t m, uint64_t time)
 		if (b->load < time)
 			continue;
 		if (!later) {
-			later = module_new(map, map->modules.v[m].id, map->modules.v[m].unload, &error);
+			later = module_new(map, map->modules.v[m].id, map->modules.v[m].unload,
+					   &error);
 			if (!later)
 				return error;
 			map->modules.v[later].assembly_id = map->modules.v[m].assembly_id;

@@ -331,8 +331,7 @@ static int piece_add(struct codemap *map, const struct piece *piece, uint32_t id
 			uint32_t size = p ? p->size + p->size / 4 + 2 : 2;
 			bool made = !p;
 
-			p = mem_realloc(&map->past.total, p,
-					sizeof(*p) + size * sizeof(*p->nodes));
+			p = mem_realloc(&map->past.total, p, sizeof(*p) + size * sizeof(*p->nodes));
 			if (!p) {
 				index_segment_trim(&map->live, piece->key);
 				return -ENOMEM;
@@ -389,7 +388,8 @@ static void pieces_remove(struct codemap *map, uint32_t idx, uint64_t end_key)
 	const struct codemap_body *b = body_at(&map->bodies, idx);
 	struct piece piece;
 
-	for_each_piece(&piece, b->start, body_stop(b)) {
+	for_each_piece(&piece, b->start, body_stop(b))
+	{
 		if (piece.key == end_key)
 			return;
 		piece_remove(map, &piece, idx);
@@ -415,7 +415,8 @@ int past_add(struct codemap *map, uint32_t idx)
 
 	if (map->live.entries + pieces > map->live.max_entries)
 		return CODEMAP_E_FULL;
-	for_each_piece(&piece, b->start, body_stop(b)) {
+	for_each_piece(&piece, b->start, body_stop(b))
+	{
 		if (piece_add(map, &piece, idx) < 0) {
 			pieces_remove(map, idx, piece.key);
 			return -ENOMEM;
@@ -463,7 +464,8 @@ void past_set_end(struct codemap *map, uint32_t idx, uint64_t time)
 	struct piece piece;
 	uint64_t old = b->unload;
 
-	for_each_piece(&piece, b->start, body_stop(b)) {
+	for_each_piece(&piece, b->start, body_stop(b))
+	{
 		struct past *p = index_segment(&map->live, piece.key)->past;
 		struct node *node = &p->nodes[node_position(p, middle_of(piece.first, piece.last))];
 		uint32_t from, to, *v;
@@ -633,7 +635,8 @@ int past_gather(const struct codemap *map, uint64_t start, uint64_t stop, uint64
 
 	if (time >= map->past.newest_end)
 		return 0;
-	for_each_piece(&piece, start, stop) {
+	for_each_piece(&piece, start, stop)
+	{
 		const struct past *p = past_of(map, piece.key);
 
 		g.base = piece.key << SEGMENT_SHIFT;
@@ -675,7 +678,8 @@ uint64_t past_last_end(const struct codemap *map, uint64_t start, uint64_t stop,
 	struct last_end l = { .start = start, .stop = stop, .time = time };
 	struct piece piece;
 
-	for_each_piece(&piece, start, stop) {
+	for_each_piece(&piece, start, stop)
+	{
 		const struct past *p = past_of(map, piece.key);
 
 		if (p)

@@ -105,7 +105,7 @@ void *pool_alloc(struct pool *p, uint32_t n)
 			return NULL;
 		*slab = (struct pool_slab){
 			.block_bytes = bytes,
-			.class = (uint16_t)class,
+			.class = (uint16_t) class,
 			.n = (uint16_t)slots,
 		};
 		slab_link(p, slab);

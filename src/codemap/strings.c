@@ -156,7 +156,7 @@ static uint32_t slab_new(struct strings *s, uint32_t class, uint32_t slot_bytes)
 		return 0;
 	*slab = (struct slab){
 		.slot_bytes = slot_bytes,
-		.class = (uint16_t)class,
+		.class = (uint16_t) class,
 		.n_slots = alone ? 1 : (uint16_t)MIN(SLAB_BYTES / slot_bytes, 256u),
 	};
 	if (s->free_slab) {
@@ -232,7 +232,8 @@ int strings_take(struct strings *s, const void *text, uint32_t len, uint32_t *id
 	}
 	hash = text_hash(s, text, len);
 	recent = &s->recent[hash % STRINGS_RECENT];
-	if (recent->id && recent->hash == hash && string_is(string_at(s, recent->id), hash, text, len)) {
+	if (recent->id && recent->hash == hash &&
+	    string_is(string_at(s, recent->id), hash, text, len)) {
 		strings_share(s, recent->id);
 		*idp = recent->id;
 		return 0;

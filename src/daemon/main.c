@@ -90,7 +90,8 @@ static void help(void)
 	       "      --lines                 keep IL maps (line numbers): longer rundowns\n"
 	       "      --buffer-mb N           buffer asked of the runtime (64)\n"
 	       "      --min-rundown-gap S     seconds between rundowns after lost events (60)\n"
-	       "      --allow-loose-socket    accept sockets whose owner or mode is not the runtime's\n"
+	       "      --allow-loose-socket    accept sockets whose owner or mode is not the "
+	       "runtime's\n"
 	       "  -v, --verbose               say more\n"
 	       "      --version               print the version\n");
 }
@@ -121,7 +122,16 @@ static bool parse_pids(char *s, pid_t **pidsp, size_t *np)
 
 int main(int argc, char **argv)
 {
-	enum { OPT_MAP = 256, OPT_MAX, OPT_NAMES, OPT_TIERS, OPT_LINES, OPT_BUFFER, OPT_GAP, OPT_LOOSE };
+	enum {
+		OPT_MAP = 256,
+		OPT_MAX,
+		OPT_NAMES,
+		OPT_TIERS,
+		OPT_LINES,
+		OPT_BUFFER,
+		OPT_GAP,
+		OPT_LOOSE
+	};
 	static const struct option options[] = {
 		{ "pid", required_argument, NULL, 'p' },
 		{ "map", required_argument, NULL, OPT_MAP },

@@ -90,7 +90,9 @@ static void on_ended(struct target *target, enum target_end end, void *data)
 		log_error("pid %d: %s", pid, target_end_text(target));
 	else
 		log_info("pid %d: %s", pid, target_end_text(target));
-	if (e->perfmap)
+	if (e->perfmap && end == TARGET_FAILED && e->complete)
+		perfmap_remove(e->perfmap); /* the process lives on, and its map would turn false */
+	else if (e->perfmap)
 		perfmap_forget(e->perfmap);
 	if (end == TARGET_FAILED || (end == TARGET_EXITED && !e->complete))
 		entry_free(e); /* it has no answers */
@@ -128,8 +130,8 @@ static void on_complete(struct target *target, void *data)
 	e->reg->any_complete = true;
 	target_get_status(target, &status);
 	codemap_get_stats(target_map(target), &stats);
-	log_info("pid %d: .NET %s: %zu code bodies (%zu precompiled) known after a rundown of %" PRIu64
-		 " ms, %" PRIu64 " KB",
+	log_info("pid %d: .NET %s: %zu code bodies (%zu precompiled) known after a rundown of "
+		 "%" PRIu64 " ms, %" PRIu64 " KB",
 		 (int)target_proc(target)->pid, status.runtime, stats.live, stats.live_r2r,
 		 status.rundown_ns / MS_NS(1), status.rundown_bytes >> 10);
 	if (!e->perfmap)
@@ -190,7 +192,8 @@ static int registry_add(struct registry *reg, struct proc *proc)
 	if (r < 0)
 		goto fail;
 	if (r > 0)
-		log_warn("pid %d: no map is kept: %s", (int)proc->pid, proc_error_text(proc, r, NULL));
+		log_warn("pid %d: no map is kept: %s", (int)proc->pid,
+			 proc_error_text(proc, r, NULL));
 	r = target_new(&e->target, &reg->pool, proc, &reg->opts.target, &callbacks, e);
 	if (r < 0)
 		goto fail;
@@ -245,7 +248,8 @@ void registry_stop(struct registry *reg, uint64_t timeout_ns)
 	struct entry *e;
 
 	reg->stopping = true;
-	/* a target that ends at once takes its entry with it, and its end may start another's turn */
+	/* a target that ends at once takes its entry with it, and its end may start another's turn
+	 */
 	for (e = reg->entries; e; e = e ? e->next : reg->entries) {
 		if (e->ended || e->stopping)
 			continue;

@@ -28,14 +28,8 @@
 
 /* CORECLR: MethodFlags bits 7 to 9; the names are those of the runtime's own perf map. */
 static const char *const tiers[] = {
-	"Unknown",
-	"MinOptJitted",
-	"Optimized",
-	"QuickJitted",
-	"OptimizedTier1",
-	"OptimizedTier1OSR",
-	"InstrumentedTier",
-	"InstrumentedTierOptimized",
+	"Unknown",        "MinOptJitted",      "Optimized",        "QuickJitted",
+	"OptimizedTier1", "OptimizedTier1OSR", "InstrumentedTier", "InstrumentedTierOptimized",
 };
 
 const char *names_tier(uint32_t flags)
@@ -59,8 +53,8 @@ static const char *address_end(const char *s, const char *end, const char *word)
 	if (!starts_with(s, end, word))
 		return NULL;
 	s += strlen(word);
-	while (s < end && ((*s >= '0' && *s <= '9') || (*s >= 'a' && *s <= 'f') ||
-			   (*s >= 'A' && *s <= 'F')))
+	while (s < end &&
+	       ((*s >= '0' && *s <= '9') || (*s >= 'a' && *s <= 'f') || (*s >= 'A' && *s <= 'F')))
 		s++;
 	return s;
 }
@@ -179,7 +173,8 @@ static int append(struct buf *out, const struct names_method *m, enum names_styl
 	return r;
 }
 
-int names_append(struct buf *out, const struct names_method *m, enum names_style style, bool tiers_too)
+int names_append(struct buf *out, const struct names_method *m, enum names_style style,
+		 bool tiers_too)
 {
 	size_t from = out->len;
 	int r = append(out, m, style, tiers_too);

@@ -87,17 +87,10 @@ static void call_ready(struct loop_fd *source, uint32_t events UNUSED)
 	call->received.len += (size_t)n;
 	r = diagipc_reply_parse(call->received.data, call->received.len, &call->reply);
 	switch (r) {
-	case 0:
-		call_finish(call, 0);
-		break;
-	case DIAGIPC_E_MORE:
-		break;
-	case DIAGIPC_E_REFUSED:
-		call_finish(call, CALL_E_REFUSED);
-		break;
-	default:
-		call_finish(call, CALL_E_MALFORMED);
-		break;
+	case 0: call_finish(call, 0); break;
+	case DIAGIPC_E_MORE: break;
+	case DIAGIPC_E_REFUSED: call_finish(call, CALL_E_REFUSED); break;
+	default: call_finish(call, CALL_E_MALFORMED); break;
 	}
 }
 
@@ -165,20 +158,17 @@ const char *call_error_text(const struct call *call, int result)
 	static char text[512];
 
 	switch (result) {
-	case CALL_E_CONNECT:
-		return proc_error_text(call->proc, call->proc_error, &call->report);
+	case CALL_E_CONNECT: return proc_error_text(call->proc, call->proc_error, &call->report);
 	case CALL_E_TIMEOUT:
-		return "the runtime does not answer (stopped, suspended in a debugger, or busy with "
+		return "the runtime does not answer (stopped, suspended in a debugger, or busy "
+		       "with "
 		       "another diagnostic client)";
-	case CALL_E_CLOSED:
-		return "the runtime closed the connection without an answer";
-	case CALL_E_MALFORMED:
-		return "the answer is not of the diagnostic protocol";
+	case CALL_E_CLOSED: return "the runtime closed the connection without an answer";
+	case CALL_E_MALFORMED: return "the answer is not of the diagnostic protocol";
 	case CALL_E_REFUSED:
 		snprintf(text, sizeof(text), "the runtime refused: %s",
 			 diagipc_hresult_text(call->reply.hresult));
 		return text;
-	default:
-		return result < 0 ? strerror(-result) : "done";
+	default: return result < 0 ? strerror(-result) : "done";
 	}
 }

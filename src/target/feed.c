@@ -29,7 +29,7 @@ struct feed {
 	struct feed_stats stats;
 	uint64_t arrival_ns;
 	uint64_t promised_ns;
-	uint64_t frequency; /* ticks a second of the stream's clock */
+	uint64_t frequency;   /* ticks a second of the stream's clock */
 	uint64_t core_module; /* System.Private.CoreLib's, 0 until known */
 	void (*lost_fn)(void *data, uint64_t n, uint64_t from, uint64_t to);
 	void *lost_data;
@@ -129,8 +129,7 @@ static int feed_unload(struct feed *feed, const struct clr_event *ev, uint64_t t
 	const struct clr_method *m = &ev->method;
 	int r;
 
-	if (!(m->flags & CLR_METHOD_DYNAMIC) && m->module_id &&
-	    m->module_id == feed->core_module)
+	if (!(m->flags & CLR_METHOD_DYNAMIC) && m->module_id && m->module_id == feed->core_module)
 		feed->stats.exiting = true;
 	if (feed->stats.exiting)
 		return 0;
@@ -154,8 +153,7 @@ static int feed_il_map(struct feed *feed, const struct clr_event *ev,
 	reader_init(&il, m->il_offsets, 4u * (size_t)m->n);
 	reader_init(&native, m->native_offsets, 4u * (size_t)m->n);
 	for (i = 0; i < m->n; i++)
-		feed->entries[i] =
-			(struct codemap_il){ reader_u32(&native), reader_u32(&il) };
+		feed->entries[i] = (struct codemap_il){ reader_u32(&native), reader_u32(&il) };
 	if (m->adjacent && ev->rundown) {
 		memcpy(feed->waiting, feed->entries, m->n * sizeof(*feed->entries));
 		feed->n_waiting = m->n;
@@ -222,13 +220,11 @@ static int feed_event(void *data, const struct nettrace_event *nev)
 	case CLR_METHOD_RUNDOWN:
 	case CLR_IL_MAP:
 	case CLR_MODULE:
-	case CLR_RUNDOWN_MARK:
-		break;
-	default:
-		return 0; /* nothing to learn for the map: not even decoded */
+	case CLR_RUNDOWN_MARK: break;
+	default: return 0; /* nothing to learn for the map: not even decoded */
 	}
-	r = clr_decode(&feed->clr, layout, nev->metadata->version, nev->payload,
-		       nev->payload_size, &ev);
+	r = clr_decode(&feed->clr, layout, nev->metadata->version, nev->payload, nev->payload_size,
+		       &ev);
 	if (r < 0)
 		return r;
 	if (r) {
@@ -237,20 +233,15 @@ static int feed_event(void *data, const struct nettrace_event *nev)
 	}
 	switch (ev.kind) {
 	case CLR_METHOD_LOAD:
-	case CLR_METHOD_RUNDOWN:
-		return feed_method(feed, &ev, nev, time);
-	case CLR_METHOD_UNLOAD:
-		return feed_unload(feed, &ev, time);
-	case CLR_IL_MAP:
-		return feed_il_map(feed, &ev, nev, time);
-	case CLR_MODULE:
-		return feed_module(feed, &ev, time);
+	case CLR_METHOD_RUNDOWN: return feed_method(feed, &ev, nev, time);
+	case CLR_METHOD_UNLOAD: return feed_unload(feed, &ev, time);
+	case CLR_IL_MAP: return feed_il_map(feed, &ev, nev, time);
+	case CLR_MODULE: return feed_module(feed, &ev, time);
 	case CLR_RUNDOWN_MARK:
 		if (ev.id == 146)
 			feed->stats.rundown_complete_mark = true;
 		return 0;
-	default:
-		return 0;
+	default: return 0;
 	}
 }
 

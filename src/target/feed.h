@@ -31,13 +31,13 @@ struct feed_options {
 
 struct feed_stats {
 	uint64_t loads, unloads, rundown_methods, il_maps, modules;
-	uint64_t short_payloads;   /* skipped, the stream went on */
-	uint64_t refused;          /* by the map: invalid or over a cap */
-	uint64_t newest_ns;        /* newest event time, our clock */
-	uint64_t max_delay_ns;     /* largest (arrival - event time) */
-	uint64_t late;             /* events older than what feed_promise() said */
+	uint64_t short_payloads;    /* skipped, the stream went on */
+	uint64_t refused;           /* by the map: invalid or over a cap */
+	uint64_t newest_ns;         /* newest event time, our clock */
+	uint64_t max_delay_ns;      /* largest (arrival - event time) */
+	uint64_t late;              /* events older than what feed_promise() said */
 	bool rundown_complete_mark; /* DCEndComplete was seen: necessary, not sufficient */
-	bool native_aot;           /* a rundown module record as only NativeAOT sends it */
+	bool native_aot;            /* a rundown module record as only NativeAOT sends it */
 	bool exiting;
 };
 

@@ -343,8 +343,8 @@ void perfmap_changed(struct perfmap *pm, const struct codemap *map)
 		return;
 	pause = MAX(pm->status.error ? PERFMAP_RETRY_NS : DEFAULT_MAP_INTERVAL_NS,
 		    (uint64_t)pm->status.bytes * SEC_NS(1) / DEFAULT_MAP_BYTES_PER_SEC);
-	if (loop_timer_set(pm->loop, &pm->timer,
-			   MAX(pm->last_write_ns + pause, clock_now_ns()), perfmap_due) < 0)
+	if (loop_timer_set(pm->loop, &pm->timer, MAX(pm->last_write_ns + pause, clock_now_ns()),
+			   perfmap_due) < 0)
 		log_warn("pid %d: out of memory: no map this time", (int)pm->proc->pid);
 }
 

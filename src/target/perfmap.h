@@ -58,7 +58,8 @@ void perfmap_changed(struct perfmap *pm, const struct codemap *map);
  */
 void perfmap_write(struct perfmap *pm, const struct codemap *map,
 		   void (*done)(struct perfmap *pm, int result, void *data), void *data);
-/* The map given earlier is about to be freed: forgets it, and a write under way, done() included. */
+/* The map given earlier is about to be freed: forgets it, and a write under way, done() included.
+ */
 void perfmap_forget(struct perfmap *pm);
 
 struct perfmap_status {

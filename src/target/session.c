@@ -53,7 +53,7 @@ struct session {
 	size_t backlog;
 	uint64_t bytes;
 	bool eof;
-	bool paused; /* over the backlog's cap: not reading */
+	bool paused;              /* over the backlog's cap: not reading */
 	uint64_t stop_timeout_ns; /* asked to stop before it was open; 0 if not */
 	enum session_end end;
 	char end_text[600];

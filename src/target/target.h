@@ -12,7 +12,8 @@
  * socket's name, but nothing of the code. When the stream ends and the process lives on, its
  * runtime is asked again: another runtime means an empty map and a new attach.
  *
- * Every step has a deadline; nothing that a target does or leaves undone costs another one anything.
+ * Every step has a deadline; nothing that a target does or leaves undone costs another one
+ * anything.
  */
 
 #include <stdbool.h>
@@ -55,11 +56,11 @@ struct target_status {
 	enum target_end end; /* when ENDED */
 	char runtime[64];    /* version, escaped; "3.x" where the runtime does not tell */
 	uint32_t incarnation;
-	uint32_t rundowns;   /* done, first one included */
+	uint32_t rundowns; /* done, first one included */
 	uint32_t rundown_retries;
 	uint64_t rundown_ns; /* of the last: StopTracing to end tag */
 	uint64_t rundown_bytes;
-	uint64_t rundown_lost; /* events, of the last */
+	uint64_t rundown_lost;      /* events, of the last */
 	uint32_t rundown_buffer_mb; /* of the last; 0 = none was done: too little memory */
 	bool rundown_complete;
 	uint64_t live_bytes;
@@ -70,7 +71,7 @@ struct target_status {
 };
 
 struct target_callbacks {
-	/* State, status or map changed. */
+	/* State, status or map changed. Must not stop or free the target. */
 	void (*changed)(struct target *target, void *data);
 	/* Everything is known: the first rundown of this incarnation is over. */
 	void (*complete)(struct target *target, void *data);

@@ -64,7 +64,8 @@ static double measure(uint32_t n, bool all_distinct)
 
 		load.ns_len = (uint32_t)sprintf(ns, "Company.Product.Module%u.Service%u", i / 2000,
 						all_distinct ? i : i / 12);
-		load.name_len = (uint32_t)sprintf(name, "HandleIncomingCustomerRequest%06uAsync", i);
+		load.name_len =
+			(uint32_t)sprintf(name, "HandleIncomingCustomerRequest%06uAsync", i);
 		load.sig_len = (uint32_t)strlen(load.sig);
 		if (codemap_load(map, &load, NULL) != 0)
 			abort();
@@ -74,7 +75,8 @@ static double measure(uint32_t n, bool all_distinct)
 	codemap_get_stats(map, &stats);
 	text = stats.name_bytes;
 	per_body = (double)(used - text) / n;
-	printf("%7u bodies: %.1f bytes a body beside %.1f of distinct text (map's own count %.1f)\n",
+	printf("%7u bodies: %.1f bytes a body beside %.1f of distinct text (map's own count "
+	       "%.1f)\n",
 	       n, per_body, (double)text / n, (double)(stats.bytes - text) / n);
 	return per_body;
 }

@@ -4,11 +4,10 @@
  *
  *   attach [--retired-mb N] [--buffer-mb N] [--gap-s N] [--lines] PID
  *
- * prints "complete MS METHODS" when the first rundown is over, "ended WORD TEXT" at the end, and answers
- *   lookup ADDR NS   "hit START SIZE IL NAME" or "miss REASON" (NS 0: now; IL -1: none)
- *   widen            "ok": a session with IL maps takes over
- *   status           "status KEY=VALUE..."
- *   quit             stops in good order
+ * prints "complete MS METHODS" when the first rundown is over, "ended WORD TEXT" at the end, and
+ * answers lookup ADDR NS   "hit START SIZE IL NAME" or "miss REASON" (NS 0: now; IL -1: none) widen
+ * "ok": a session with IL maps takes over status           "status KEY=VALUE..." quit stops in good
+ * order
  */
 #include <fcntl.h>
 #include <getopt.h>
@@ -73,7 +72,8 @@ static void do_lookup(struct attach *a, uint64_t addr, uint64_t time)
 	codemap_body_info(map, body, &info);
 	names_append(&name, &info.name, NAMES_SHORT, true);
 	if (codemap_il_lookup(map, body, (uint32_t)(addr - info.start), &il))
-		printf("hit %" PRIx64 " %" PRIu32 " -1 %s\n", info.start, info.size, buf_cstr(&name));
+		printf("hit %" PRIx64 " %" PRIu32 " -1 %s\n", info.start, info.size,
+		       buf_cstr(&name));
 	else
 		printf("hit %" PRIx64 " %" PRIu32 " %d %s\n", info.start, info.size,
 		       (int)(int32_t)il, buf_cstr(&name));
@@ -90,11 +90,13 @@ static void do_status(struct attach *a)
 	       " rundown_bytes=%" PRIu64 " buffer_mb=%u gaps=%" PRIu64 " lost=%" PRIu64
 	       " healed=%" PRIu64 " live=%zu retired=%zu il_maps=%zu expired=%" PRIu64
 	       " implied=%" PRIu64 " unmatched=%" PRIu64 " bytes=%zu name_bytes=%zu"
-	       " known_until=%" PRIu64 " now=%" PRIu64 " max_delay_ns=%" PRIu64 " incarnation=%u late=%" PRIu64 "\n",
+	       " known_until=%" PRIu64 " now=%" PRIu64 " max_delay_ns=%" PRIu64
+	       " incarnation=%u late=%" PRIu64 "\n",
 	       (int)s.state, s.rundowns, s.rundown_retries, s.rundown_complete, s.rundown_ns,
-	       s.rundown_bytes, s.rundown_buffer_mb, s.gaps, s.lost, s.gaps_healed, m.live, m.retired,
-	       m.il_maps, m.expired, m.implied_retirements, m.unmatched_unloads, m.bytes, m.name_bytes,
-	       target_known_until(a->target), clock_now_ns(), s.max_delay_ns, s.incarnation, s.late);
+	       s.rundown_bytes, s.rundown_buffer_mb, s.gaps, s.lost, s.gaps_healed, m.live,
+	       m.retired, m.il_maps, m.expired, m.implied_retirements, m.unmatched_unloads, m.bytes,
+	       m.name_bytes, target_known_until(a->target), clock_now_ns(), s.max_delay_ns,
+	       s.incarnation, s.late);
 }
 
 static void do_line(struct attach *a, const char *line)

@@ -211,10 +211,10 @@ static void model_run(struct model *m, const struct event *events, uint32_t n)
 		for (j = 0; j < m->n_lives; j++) {
 			struct life *l = &m->lives[j];
 
-			if (!is_alive(l) || (e->op == MODULE
-						     ? l->kind.module != e->kind.module
-						     : l->kind.start != e->kind.start ||
-							       l->kind.method != e->kind.method))
+			if (!is_alive(l) ||
+			    (e->op == MODULE ? l->kind.module != e->kind.module
+					     : l->kind.start != e->kind.start ||
+						       l->kind.method != e->kind.method))
 				continue;
 			l->end = e->time;
 			found = true;
@@ -249,12 +249,12 @@ static void model_paint(const struct model *m, uint32_t n_times)
 }
 
 struct shape {
-	uint64_t base;      /* of address 0 of the model */
-	uint32_t scale;     /* bytes an address of the model stands for */
-	uint32_t window;    /* how far an event may come behind its time */
+	uint64_t base;   /* of address 0 of the model */
+	uint32_t scale;  /* bytes an address of the model stands for */
+	uint32_t window; /* how far an event may come behind its time */
 	uint32_t n_events;
 	size_t retired_bytes; /* 0: nothing expires */
-	bool any_time; /* loads may be too late to be sorted in */
+	bool any_time;        /* loads may be too late to be sorted in */
 };
 
 static void make_history(struct event *events, const struct shape *shape)
@@ -285,7 +285,10 @@ static void make_history(struct event *events, const struct shape *shape)
 		uint32_t o = draw(100);
 
 		events[i] = (struct event){
-			.op = o < 45 ? LOAD : o < 62 ? SEEN : o < 94 ? UNLOAD : MODULE,
+			.op = o < 45   ? LOAD
+			      : o < 62 ? SEEN
+			      : o < 94 ? UNLOAD
+				       : MODULE,
 			.kind = kinds[draw(n_kinds)],
 			.time = (i + 1) * 2,
 		};
@@ -302,8 +305,9 @@ static int by_arrival(const void *a, const void *b)
 
 static void deliver(struct codemap *map, const struct event *e, const struct shape *shape)
 {
-	struct codemap_load load = load_of(e->kind.method, shape->base + e->kind.start * shape->scale,
-					   e->kind.size * shape->scale, e->time, e->kind.name);
+	struct codemap_load load =
+		load_of(e->kind.method, shape->base + e->kind.start * shape->scale,
+			e->kind.size * shape->scale, e->time, e->kind.name);
 	int r = 0;
 
 	load.version = e->kind.version;
@@ -340,12 +344,13 @@ static void compare(const struct codemap *map, const struct shape *shape, uint32
 	    info.unload == l->end && info.open_past == l->open &&
 	    (shape->retired_bytes ? info.load >= l->begin : info.load == l->begin))
 		return;
-	ck_abort_msg("history %lu of %u events, window %u: address %u at %lu: method %lu [%lu, %lu), "
-		     "not %lu [%lu, %lu)",
-		     (unsigned long)history, shape->n_events, shape->window, addr,
-		     (unsigned long)time, (unsigned long)info.method_id, (unsigned long)info.load,
-		     (unsigned long)info.unload, l ? (unsigned long)l->kind.method : 0,
-		     l ? (unsigned long)l->begin : 0, l ? (unsigned long)l->end : 0);
+	ck_abort_msg(
+		"history %lu of %u events, window %u: address %u at %lu: method %lu [%lu, %lu), "
+		"not %lu [%lu, %lu)",
+		(unsigned long)history, shape->n_events, shape->window, addr, (unsigned long)time,
+		(unsigned long)info.method_id, (unsigned long)info.load, (unsigned long)info.unload,
+		l ? (unsigned long)l->kind.method : 0, l ? (unsigned long)l->begin : 0,
+		l ? (unsigned long)l->end : 0);
 }
 
 /* The live bodies in order, against the model. */
@@ -509,8 +514,8 @@ START_TEST(test_invalid)
 
 	for (i = 0; i < ARRAY_SIZE(cases); i++) {
 		struct codemap *map = new_map(NULL);
-		struct codemap_load load = load_of(cases[i].method, cases[i].start, cases[i].size,
-						   cases[i].time, "A");
+		struct codemap_load load =
+			load_of(cases[i].method, cases[i].start, cases[i].size, cases[i].time, "A");
 
 		load.version = cases[i].version;
 		ck_assert_int_eq(codemap_load(map, &load, NULL), cases[i].result);
@@ -688,7 +693,8 @@ START_TEST(test_gap_union)
 				lost[t] = true;
 		}
 		for (i = 0; i < 300; i++)
-			ck_assert_str_eq(at(map, BASE, i), lost[i] ? "<data lost>" : "<not announced>");
+			ck_assert_str_eq(at(map, BASE, i),
+					 lost[i] ? "<data lost>" : "<not announced>");
 		codemap_free(map);
 	}
 }
@@ -734,7 +740,8 @@ START_TEST(test_modules)
 	ck_assert_int_eq(codemap_module_unload(map, 0xdead, 8000), 0);
 	/* and none of it stays when many come and go */
 	for (i = 0; i < 100000; i++) {
-		ck_assert_int_eq(codemap_module(map, 0xc000 + i % 7, i, "/d.dll", 6, 9000 + i * 2), 0);
+		ck_assert_int_eq(codemap_module(map, 0xc000 + i % 7, i, "/d.dll", 6, 9000 + i * 2),
+				 0);
 		ck_assert_int_eq(codemap_module_unload(map, 0xc000 + i % 7, 9001 + i * 2), 0);
 	}
 	ck_assert_uint_lt(stats_of(map).bytes, 2000000);
@@ -774,7 +781,8 @@ START_TEST(test_expiry)
 	/* by bytes, without a call */
 	codemap_set_retention(map, 64 * 1000, 0);
 	for (i = 0; i < 10000; i++)
-		ck_assert_int_eq(add(map, 1, BASE, 64, start + SEC_NS(30) + i, i % 2 ? "A" : "B"), 0);
+		ck_assert_int_eq(add(map, 1, BASE, 64, start + SEC_NS(30) + i, i % 2 ? "A" : "B"),
+				 0);
 	ck_assert_uint_lt(stats_of(map).retired, 1000);
 	codemap_free(map);
 }
@@ -860,7 +868,8 @@ START_TEST(test_churn)
 #endif
 	ck_assert_uint_lt(resident(), rss + MIB(2));
 	for (i = 0; i < 997; i++)
-		ck_assert_int_eq(add(map, 5000 + i, BASE + i * 128, 128, SEC_NS(10000) + i, "A"), 0);
+		ck_assert_int_eq(add(map, 5000 + i, BASE + i * 128, 128, SEC_NS(10000) + i, "A"),
+				 0);
 	for (i = 0; i < 997; i++)
 		codemap_unload(map, 5000 + i, BASE + i * 128, SEC_NS(10001) + i);
 	for (i = 0; i < 1000; i++)
@@ -884,8 +893,11 @@ START_TEST(test_disorder)
 	for (i = 0; i < 30000; i++) {
 		struct event e = {
 			.op = (enum op)draw(N_OPS - (i % 8 != 0)),
-			.kind = { .start = draw(6) * 8, .size = 8 + draw(3) * 8, .method = 1 + draw(2),
-				  .module = 1 + draw(2), .name = "A" },
+			.kind = { .start = draw(6) * 8,
+				  .size = 8 + draw(3) * 8,
+				  .method = 1 + draw(2),
+				  .module = 1 + draw(2),
+				  .name = "A" },
 			.time = 1 + draw(100000),
 		};
 
@@ -913,13 +925,15 @@ static uint32_t il_at(const struct codemap *map, uint64_t addr, uint64_t time, u
 START_TEST(test_il_lookup)
 {
 	static const struct codemap_il entries[] = {
-		{ 40, 0 }, { 0, IL_PROLOG }, { 4, 0 }, { 20, 0x12 }, { 20, 0x15 }, { 30, IL_NONE },
+		{ 40, 0 },    { 0, IL_PROLOG },  { 4, 0 },
+		{ 20, 0x12 }, { 20, 0x15 },      { 30, IL_NONE },
 		{ 33, 0x10 }, { 60, IL_EPILOG }, { 10, 0xfffffffc },
 	};
 	static const uint32_t want[][2] = {
-		{ 0, IL_PROLOG }, { 3, IL_PROLOG }, { 4, 0 },	  { 9, 0 },	{ 10, 0xfffffffc },
-		{ 20, 0x15 },	  { 29, 0x15 },	    { 30, IL_NONE }, { 33, 0x10 }, { 40, 0 },
-		{ 59, 0 },	  { 60, IL_EPILOG }, { 63, IL_EPILOG }, { 64, 12345678 },
+		{ 0, IL_PROLOG },   { 3, IL_PROLOG }, { 4, 0 },     { 9, 0 },
+		{ 10, 0xfffffffc }, { 20, 0x15 },     { 29, 0x15 }, { 30, IL_NONE },
+		{ 33, 0x10 },       { 40, 0 },        { 59, 0 },    { 60, IL_EPILOG },
+		{ 63, IL_EPILOG },  { 64, 12345678 },
 	};
 	struct codemap *map = new_map(NULL);
 	uint32_t i;
@@ -935,7 +949,8 @@ START_TEST(test_il_lookup)
 	ck_assert_int_eq(codemap_il_map(map, 1, 0, 12, entries, ARRAY_SIZE(entries)), 0);
 	ck_assert_uint_eq(stats_of(map).il_maps, 1);
 	ck_assert_int_eq(codemap_il_map(map, 1, 0, 12, entries, 0), 0);
-	ck_assert_int_eq(codemap_il_map(map, 1, 0, 12, entries, CAP_IL_ENTRIES + 1), CODEMAP_E_INVALID);
+	ck_assert_int_eq(codemap_il_map(map, 1, 0, 12, entries, CAP_IL_ENTRIES + 1),
+			 CODEMAP_E_INVALID);
 	codemap_free(map);
 }
 END_TEST
@@ -953,8 +968,8 @@ START_TEST(test_il_random)
 		seed(round);
 		for (i = 0; i < n; i++) {
 			entries[i].native = draw(round % 3 ? 200 : UINT32_MAX);
-			entries[i].il = draw(4) ? draw(round % 2 ? 300 : UINT32_MAX)
-						: IL_EPILOG + draw(3);
+			entries[i].il =
+				draw(4) ? draw(round % 2 ? 300 : UINT32_MAX) : IL_EPILOG + draw(3);
 		}
 		ck_assert_int_eq(codemap_il_map(map, 1, 3, 11, entries, n), 0);
 		struct codemap_load load = load_of(1, BASE, size, 10, "A");
@@ -965,7 +980,8 @@ START_TEST(test_il_random)
 			uint32_t best = 0, want = 12345678;
 
 			for (i = 0; i < n; i++)
-				if (entries[i].native <= native && (want == 12345678 || entries[i].native >= best)) {
+				if (entries[i].native <= native &&
+				    (want == 12345678 || entries[i].native >= best)) {
 					best = entries[i].native;
 					want = entries[i].il;
 				}
@@ -1118,7 +1134,8 @@ START_TEST(test_mapfile_changing)
 		codemap_map_writer_init(&w, &opts);
 		while (!w.done) {
 			for (i = 0; i < 20; i++)
-				add(map, 1 + draw(9), BASE + draw(3000), 1 + draw(100), time++, "abc");
+				add(map, 1 + draw(9), BASE + draw(3000), 1 + draw(100), time++,
+				    "abc");
 			ck_assert_int_eq(codemap_map_writer_step(&w, map, &out, 60), 0);
 		}
 		codemap_map_writer_deinit(&w);

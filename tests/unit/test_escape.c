@@ -102,7 +102,8 @@ START_TEST(test_any_bytes)
 			rng ^= rng << 17;
 			/* more of the bytes that matter */
 			in[i] = rng >> 60 ? (uint8_t)(rng >> 20)
-					  : (uint8_t)("\xe2\x80\xa8\xc2\x9f\xf0\xed\xbf"[rng >> 40 & 7]);
+					  : (uint8_t)("\xe2\x80\xa8\xc2\x9f\xf0\xed\xbf"[rng >> 40 &
+											 7]);
 		}
 		len = rng % sizeof(in);
 		max = rng >> 32 & 1 ? SIZE_MAX : rng >> 33 & 31;

@@ -33,17 +33,23 @@ static const struct {
 	{ "", "", "", 0x109, "[dynamic method]", "[dynamic method]" },
 	{ "A.B", "", "", 0x188, "A.B::[no name]", "A.B::[no name]" },
 	/* addresses differ from run to run */
-	{ "dynamicClass", "InvokeStub_X", "class O  (class O,pMT: 0x7fe2a0d2fed8<class S.O>)", 0x109,
-	  "dynamicClass::InvokeStub_X", "dynamicClass::InvokeStub_X(class O,class S.O)" },
+	{ "dynamicClass", "InvokeStub_X", "class O  (class O,pMT: 0x7fe2a0d2fed8<class S.O>)",
+	  0x109, "dynamicClass::InvokeStub_X", "dynamicClass::InvokeStub_X(class O,class S.O)" },
 	{ "A`1[B /* MT: 0x00007f12 */]", "M", "void  ()", 0x188, "A`1[B]::M", "A`1[B]::M()" },
 	/* separators of other formats, control characters, what would end a line */
 	{ "A;B", "x;y", "void  (int32;int32)", 0x188, "A:B::x:y", "A:B::x:y(int32:int32)" },
 	{ "A\nB", "x\ty", "void  ()", 0x188, "A?B::x?y", "A?B::x?y()" },
 	{ "A\x1b[31m", "x", "void  ()", 0x188, "A?[31m::x", "A?[31m::x()" },
-	{ "A", "a\xe2\x80\xa8""b", "void  ()", 0x188, "A::a?b", "A::a?b()" },
-	{ "A", "a\xe2\x80\xae""b", "void  ()", 0x188, "A::a?b", "A::a?b()" },
-	{ "N\xc3\xb6t\xc3\xa9", "\xe6\x96\xb9", "void  ()", 0x188, "N\xc3\xb6t\xc3\xa9::\xe6\x96\xb9",
-	  "N\xc3\xb6t\xc3\xa9::\xe6\x96\xb9()" },
+	{ "A",
+	  "a\xe2\x80\xa8"
+	  "b",
+	  "void  ()", 0x188, "A::a?b", "A::a?b()" },
+	{ "A",
+	  "a\xe2\x80\xae"
+	  "b",
+	  "void  ()", 0x188, "A::a?b", "A::a?b()" },
+	{ "N\xc3\xb6t\xc3\xa9", "\xe6\x96\xb9", "void  ()", 0x188,
+	  "N\xc3\xb6t\xc3\xa9::\xe6\x96\xb9", "N\xc3\xb6t\xc3\xa9::\xe6\x96\xb9()" },
 	{ "A", "b", "int32  (class  X)", 0x188, "A::b", "A::b(class X)" },
 	/* a signature that is none */
 	{ "A", "b", "nonsense", 0x188, "A::b", "A::b" },
@@ -85,11 +91,11 @@ START_TEST(names_tiers)
 		uint32_t flags;
 		const char *tier;
 	} tiers[] = {
-		{ 0x008, "Unknown" },	      { 0x088, "MinOptJitted" },
-		{ 0x109, "Optimized" },	      { 0x188, "QuickJitted" },
+		{ 0x008, "Unknown" },           { 0x088, "MinOptJitted" },
+		{ 0x109, "Optimized" },         { 0x188, "QuickJitted" },
 		{ 0x28a, "OptimizedTier1OSR" }, { 0x208, "OptimizedTier1" },
-		{ 0x308, "InstrumentedTier" }, { 0x388, "InstrumentedTierOptimized" },
-		{ 0x100, "ReadyToRun" },      { 0x000, "ReadyToRun" },
+		{ 0x308, "InstrumentedTier" },  { 0x388, "InstrumentedTierOptimized" },
+		{ 0x100, "ReadyToRun" },        { 0x000, "ReadyToRun" },
 	};
 	size_t i;
 
