@@ -457,7 +457,7 @@ int codemap_want_il_maps(struct codemap *map)
 		return 0;
 	map->opts.no_il_maps = false;
 	for (from = 0; (idx = index_next(&map->live, from));
-	     from = body_at(&map->bodies, idx)->start + 1) {
+	     from = (uint64_t)body_at(&map->bodies, idx)->start + 1) {
 		struct codemap_body *b = body_at(&map->bodies, idx);
 
 		if (b->chained)

@@ -34,7 +34,7 @@
 #define TABLE_INITIAL 16u
 #define SLOT_ALIGN    64u
 /* Entries looked at around a guess: about a cache line. */
-#define WINDOW 8u
+#define WINDOW 4u
 
 struct entry {
 	uint16_t first, last; /* bytes of the segment */
@@ -297,15 +297,16 @@ void index_segment_trim(struct live_index *ix, uint64_t key)
  */
 static inline uint32_t segment_until(const struct segment *seg, uint32_t off)
 {
-	uint32_t bucket = off >> BUCKET_SHIFT, low, high, at, i, n = 0;
+	uint32_t bucket = off >> BUCKET_SHIFT, low, high, at, n;
 	const struct entry *e = seg->entries;
 
 	low = seg->before[bucket];
 	high = bucket + 1 < SEGMENT_BUCKETS ? seg->before[bucket + 1] : seg->n;
 	at = low + ((high - low) * (off & ((1u << BUCKET_SHIFT) - 1)) >> BUCKET_SHIFT);
 	at = MAX(at, low + WINDOW / 2) - WINDOW / 2;
-	for (i = 0; i < WINDOW; i++)
-		n += e[at + i].first <= off;
+	e += at;
+	n = ((e[0].first <= off) + (e[1].first <= off)) + ((e[2].first <= off) + (e[3].first <= off));
+	e -= at;
 	/* the guess was too high or too low if all the window lies on one side */
 	if (likely((n || at == low) && (n < WINDOW || at + WINDOW >= high)))
 		return MIN(at + n, seg->n);
