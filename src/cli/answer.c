@@ -43,7 +43,9 @@ static void put_info(json_t *o, const struct codemap_info *info)
 	json_object_set_new(o, "name", json_stringn(info->name.name, info->name.name_len));
 	json_object_set_new(o, "sig", json_stringn(info->name.sig, info->name.sig_len));
 	json_object_set_new(o, "module",
-			    info->module_path ? json_string(info->module_path) : json_null());
+			    info->module_path
+				    ? json_stringn(info->module_path, info->module_path_len)
+				    : json_null());
 	json_object_set_new(o, "tier", json_string(names_tier(info->flags)));
 	json_object_set_new(o, "start", event_hex(info->start));
 	json_object_set_new(o, "size", json_integer(info->size));

@@ -19,6 +19,8 @@ int cli_resolve(int argc, char **argv);
 
 /* "clrsym VERB: ..." and a hint at --help on stderr; returns EXIT_USAGE. */
 int cli_usage_error(const char *verb, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Only the hint: getopt has said what is wrong. */
+int cli_usage_hint(const char *verb);
 /* Says whether everything printed has reached stdout (a full disk, a closed pipe). */
 int cli_flush(void);
 

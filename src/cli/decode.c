@@ -303,8 +303,8 @@ static int decode_events(struct decode *d, const char *path)
 	if (r >= 0)
 		r = cli_trace_end(path, d->nt);
 	if (d->short_payloads)
-		log_warn("%s: %" PRIu64 " events were shorter than their layout and skipped", path,
-			 d->short_payloads);
+		log_warn("%s: %" PRIu64 " events were shorter than their layout and skipped",
+			 escape_terminal(path, strlen(path)), d->short_payloads);
 	return r;
 }
 
@@ -334,7 +334,7 @@ int cli_decode(int argc, char **argv)
 		case 'j': d.json = true; break;
 		case 'm': d.methods = true; break;
 		case 'h': help(); return cli_flush();
-		default: return cli_usage_error("decode", "bad option");
+		default: return cli_usage_hint("decode");
 		}
 	}
 	if (argc - optind != 1)
@@ -348,7 +348,7 @@ int cli_decode(int argc, char **argv)
 		r = decode_events(&d, path);
 	}
 	if (r < 0)
-		log_error("%s: %s", path, strerror(-r));
+		log_error("%s: %s", escape_terminal(path, strlen(path)), strerror(-r));
 	if (cli_flush() != EXIT_DONE || r)
 		return EXIT_FAILED;
 	return EXIT_DONE;

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/caps.h"
+#include "base/escape.h"
 #include "base/log.h"
 #include "base/util.h"
 
@@ -46,7 +47,13 @@ int cli_usage_error(const char *verb, const char *fmt, ...)
 	va_start(ap, fmt);
 	vfprintf(stderr, fmt, ap);
 	va_end(ap);
-	fprintf(stderr, "\nTry 'clrsym %s --help'.\n", verb);
+	putc('\n', stderr);
+	return cli_usage_hint(verb);
+}
+
+int cli_usage_hint(const char *verb)
+{
+	fprintf(stderr, "Try 'clrsym %s --help'.\n", verb);
 	return EXIT_USAGE;
 }
 
@@ -93,16 +100,19 @@ int cli_trace_end(const char *path, struct nettrace *nt)
 	int r = nettrace_finish(nt);
 
 	if (r == NETTRACE_E_TRUNCATED || (r == 0 && !nettrace_ended(nt))) {
-		log_warn("%s: the stream ended early; what came before is whole", path);
+		log_warn("%s: the stream ended early; what came before is whole",
+			 escape_terminal(path, strlen(path)));
 		return 0;
 	}
 	if (r)
-		log_error("%s: %s", path, nettrace_error_text(nt, r));
+		log_error("%s: %s", escape_terminal(path, strlen(path)),
+			  nettrace_error_text(nt, r));
 	return r;
 }
 
 int main(int argc, char **argv)
 {
+	static char name[32];
 	size_t i;
 
 	log_init("clrsym", LOG_INFO);
@@ -120,9 +130,15 @@ int main(int argc, char **argv)
 		printf("clrsym %s\n", CLRSYM_VERSION);
 		return cli_flush();
 	}
-	for (i = 0; i < ARRAY_SIZE(verbs); i++)
-		if (strcmp(argv[1], verbs[i].name) == 0)
-			return verbs[i].run(argc - 1, argv + 1);
-	fprintf(stderr, "clrsym: no verb '%s'\nTry 'clrsym --help'.\n", argv[1]);
+	for (i = 0; i < ARRAY_SIZE(verbs); i++) {
+		if (strcmp(argv[1], verbs[i].name) != 0)
+			continue;
+		/* how getopt introduces its complaints */
+		snprintf(name, sizeof(name), "clrsym %s", verbs[i].name);
+		argv[1] = name;
+		return verbs[i].run(argc - 1, argv + 1);
+	}
+	fprintf(stderr, "clrsym: no verb '%s'\nTry 'clrsym --help'.\n",
+		escape_terminal(argv[1], strlen(argv[1])));
 	return EXIT_USAGE;
 }

@@ -8,7 +8,6 @@
 #include "cli/cli.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <string.h>
@@ -17,8 +16,7 @@
 #include "base/caps.h"
 #include "base/log.h"
 #include "base/number.h"
-#include "target/perfmap.h"
-#include "target/target.h"
+#include "target/options.h"
 
 struct map_run {
 	struct loop *loop;
@@ -56,31 +54,51 @@ static void on_written(struct perfmap *pm UNUSED, int result, void *data)
 	struct map_run *run = data;
 
 	run->result = result;
+	if (result)
+		log_error("pid %d: no map was written: %s", (int)target_proc(run->target)->pid,
+			  result < 0 ? strerror(-result)
+				     : proc_error_text(target_proc(run->target), result, NULL));
 	loop_stop(run->loop, 0);
 }
 
-static void on_complete(struct target *target, void *data UNUSED)
+static void on_complete(struct target *target, void *data)
 {
+	struct map_run *run = data;
+
+	run->complete = true;
 	target_stop(target, DEFAULT_RUNDOWN_DEADLINE_NS);
+}
+
+/* Why there is nothing to write, or NULL. */
+static const char *why_not(const struct map_run *run, enum target_end end)
+{
+	struct codemap_stats stats;
+
+	if (end == TARGET_FAILED)
+		return target_end_text(run->target);
+	if (end == TARGET_EXITED && !run->complete)
+		return "the process has exited";
+	if (!run->complete)
+		return "interrupted: no map is written";
+	codemap_get_stats(target_map(run->target), &stats);
+	if (!stats.live)
+		return "the runtime announced none of its code: no map is written";
+	return NULL;
 }
 
 static void on_ended(struct target *target, enum target_end end, void *data)
 {
 	struct map_run *run = data;
-	struct target_status status;
-	struct codemap_stats stats;
+	const char *why = why_not(run, end);
 
 	progress_end(run);
-	target_get_status(target, &status);
-	codemap_get_stats(target_map(target), &stats);
-	if (end == TARGET_FAILED || (!status.rundowns && !stats.live)) {
-		log_error("pid %d: %s", (int)target_proc(target)->pid,
-			  end == TARGET_STOPPED ? "interrupted" : target_end_text(target));
-		run->result = -1;
-		loop_stop(run->loop, 0);
+	if (!why) {
+		perfmap_write(run->perfmap, target_map(target), on_written, run);
 		return;
 	}
-	perfmap_write(run->perfmap, target_map(target), on_written, run);
+	log_error("pid %d: %s", (int)target_proc(target)->pid, why);
+	run->result = -1;
+	loop_stop(run->loop, 0);
 }
 
 static void on_changed(struct target *target UNUSED, void *data)
@@ -138,70 +156,43 @@ static int map_run(struct map_run *run, struct proc *proc, const struct target_o
 static void help(void)
 {
 	printf("Usage: clrsym map [OPTION]... PID\n"
-	       "Attaches to a .NET process, writes its perf map, and leaves.\n\n"
-	       "      --map target|host|both  where: the process's own /tmp, ours, or both (both)\n"
-	       "      --map-max-bytes N       size limit, e.g. 64M (64M)\n"
-	       "      --names short|full      Ns.Type::Method, or with its arguments (short)\n"
-	       "      --tiers                 append the tier, e.g. [OptimizedTier1]\n"
-	       "      --buffer-mb N           buffer asked of the runtime (64)\n"
-	       "      --socket-path PATH      diagnostic socket, as the process sees it\n"
-	       "      --allow-loose-socket    accept a socket whose owner or mode is not the "
-	       "runtime's\n");
+	       "Attaches to a .NET process, writes its perf map, and "
+	       "leaves.\n\n" ATTACH_OPTIONS_HELP
+	       "      --socket-path PATH      diagnostic socket, as the process sees it\n");
 }
 
 int cli_map(int argc, char **argv)
 {
-	enum { OPT_MAP = 256, OPT_MAX, OPT_NAMES, OPT_TIERS, OPT_BUFFER, OPT_PATH, OPT_LOOSE };
+	enum { OPT_PATH = ATTACH_OPT_END };
 	static const struct option options[] = {
-		{ "map", required_argument, NULL, OPT_MAP },
-		{ "map-max-bytes", required_argument, NULL, OPT_MAX },
-		{ "names", required_argument, NULL, OPT_NAMES },
-		{ "tiers", no_argument, NULL, OPT_TIERS },
-		{ "buffer-mb", required_argument, NULL, OPT_BUFFER },
+		ATTACH_OPTIONS,
 		{ "socket-path", required_argument, NULL, OPT_PATH },
-		{ "allow-loose-socket", no_argument, NULL, OPT_LOOSE },
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
 	_cleanup_(map_run_deinit) struct map_run run = { .signal_fd = -1 };
-	struct target_options opts = { .once = true };
-	struct perfmap_options map_opts = { 0 };
+	struct attach_options opts = { .target.once = true };
 	struct perfmap_status status;
 	struct proc *proc = NULL;
 	pid_t pid, holder = 0;
 	int c, r, lock_fd = -1;
-	const char *path;
-	uint64_t mb;
+	const char *path, *wrong;
 	size_t i;
 
 	while ((c = getopt_long(argc, argv, "h", options, NULL)) >= 0) {
 		switch (c) {
-		case OPT_MAP:
-			if (!perfmap_parse_where(optarg, &map_opts.where) ||
-			    map_opts.where == PERFMAP_OFF)
-				return cli_usage_error("map", "--map takes target, host or both");
-			break;
-		case OPT_MAX:
-			if (!parse_size(optarg, &map_opts.max_bytes))
-				return cli_usage_error("map", "--map-max-bytes takes a size");
-			break;
-		case OPT_NAMES:
-			if (!perfmap_parse_style(optarg, &map_opts.style))
-				return cli_usage_error("map", "--names takes short or full");
-			break;
-		case OPT_TIERS: map_opts.tiers = true; break;
-		case OPT_BUFFER:
-			if (!parse_u64(optarg, CAP_BUFFER_MB, &mb) || !mb)
-				return cli_usage_error("map", "--buffer-mb takes 1 to %u",
-						       CAP_BUFFER_MB);
-			opts.buffer_mb = (uint32_t)mb;
-			break;
-		case OPT_PATH: opts.socket.path = optarg; break;
-		case OPT_LOOSE: opts.socket.allow_loose = true; break;
+		case OPT_PATH: opts.target.socket.path = optarg; break;
 		case 'h': help(); return cli_flush();
-		default: return cli_usage_error("map", "bad option");
+		case '?': return cli_usage_hint("map");
+		default:
+			wrong = attach_option_take(&opts, c, optarg);
+			if (wrong)
+				return cli_usage_error("map", "%s", wrong);
+			break;
 		}
 	}
+	if (opts.map.where == PERFMAP_OFF)
+		return cli_usage_error("map", "--map off leaves nothing to do");
 	if (argc - optind != 1 || !parse_pid(argv[optind], &pid))
 		return cli_usage_error("map", "one PID");
 	run.tty = isatty(STDERR_FILENO);
@@ -223,7 +214,7 @@ int cli_map(int argc, char **argv)
 		return EXIT_FAILED;
 	}
 	if (r == 0)
-		r = perfmap_new(&run.perfmap, run.loop, proc, &map_opts);
+		r = perfmap_new(&run.perfmap, run.loop, proc, &opts.map);
 	if (r) {
 		log_error("pid %d: no map can be kept: %s", (int)pid,
 			  r < 0 ? strerror(-r) : proc_error_text(proc, r, NULL));
@@ -231,7 +222,7 @@ int cli_map(int argc, char **argv)
 		proc_close(proc);
 		return EXIT_FAILED;
 	}
-	r = map_run(&run, proc, &opts);
+	r = map_run(&run, proc, &opts.target);
 	if (r < 0)
 		log_error("pid %d: %s", (int)pid, strerror(-r));
 	else if (!run.result)

@@ -15,6 +15,7 @@
 #include "base/caps.h"
 #include "base/escape.h"
 #include "base/log.h"
+#include "base/utf.h"
 #include "cli/event.h"
 #include "target/call.h"
 
@@ -62,8 +63,14 @@ static void row_answered(struct call *call, int result)
 	} else if (diagipc_parse_process_info(&call->reply, row->asked, &info) == 0) {
 		if (info.command_line && !row->command)
 			row->command = strdup(info.command_line);
-		if (info.version_text)
-			snprintf(row->runtime, sizeof(row->runtime), "%s", info.version_text);
+		if (info.version_text) {
+			size_t len = strlen(info.version_text);
+
+			/* not cut inside a character */
+			len = utf8_cut(info.version_text, len, sizeof(row->runtime) - 1);
+			memcpy(row->runtime, info.version_text, len);
+			row->runtime[len] = '\0';
+		}
 		diagipc_process_info_deinit(&info);
 		if (row->asked == DIAGIPC_PROCESS_INFO) {
 			row->asked = DIAGIPC_PROCESS_INFO2;
@@ -127,12 +134,21 @@ static void ps_deinit(struct ps *ps)
 	loop_free(ps->loop);
 }
 
+/* The command line that the runtime gave; else the kernel's short name, which may be any bytes. */
+static const char *row_command(const struct row *row)
+{
+	if (row->command)
+		return escape_terminal(row->command, strnlen(row->command, 200));
+	return escape_terminal(row->proc->comm, strlen(row->proc->comm));
+}
+
 static void ps_print_json(const struct row *row)
 {
-	json_t *o = json_pack("{s:i, s:i, s:s*, s:b, s:s*, s:s*}", "pid", (int)row->proc->pid,
+	json_t *o = json_pack("{s:i, s:i, s:s*, s:b, s:s*, s:s}", "pid", (int)row->proc->pid,
 			      "inner_pid", (int)row->proc->inner_pid, "runtime",
 			      row->runtime[0] ? row->runtime : NULL, "attachable", !row->why[0],
-			      "reason", row->why[0] ? row->why : NULL, "command", row->command);
+			      "reason", row->why[0] ? row->why : NULL, "command",
+			      row->command ? row->command : row_command(row));
 
 	if (!o)
 		return;
@@ -143,11 +159,9 @@ static void ps_print_json(const struct row *row)
 
 static void ps_print(const struct row *row)
 {
-	const char *command = row->command ? row->command : row->proc->comm;
-
 	printf("%7d  %-10s  %-6s  %s\n", (int)row->proc->pid,
 	       row->runtime[0] ? escape_terminal(row->runtime, strlen(row->runtime)) : "?",
-	       row->why[0] ? "no" : "yes", escape_terminal(command, strnlen(command, 200)));
+	       row->why[0] ? "no" : "yes", row_command(row));
 	if (row->why[0])
 		printf("         %s\n", row->why);
 }
@@ -175,7 +189,7 @@ int cli_ps(int argc, char **argv)
 		switch (c) {
 		case 'j': json = true; break;
 		case 'h': help(); return cli_flush();
-		default: return cli_usage_error("ps", "bad option");
+		default: return cli_usage_hint("ps");
 		}
 	}
 	if (optind != argc)
@@ -199,7 +213,7 @@ int cli_ps(int argc, char **argv)
 			ps_print(row);
 	}
 	if (ps.denied)
-		log_info("%u processes may not be looked at%s", ps.denied,
-			 geteuid() ? " (run as root to see them)" : "");
+		log_info("%u process%s may not be looked at%s", ps.denied,
+			 ps.denied == 1 ? "" : "es", geteuid() ? " (run as root to see them)" : "");
 	return cli_flush();
 }

@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/escape.h"
 #include "base/log.h"
 #include "cli/answer.h"
 
@@ -55,7 +56,8 @@ static int resolve_stdin(const struct codemap *map, bool json)
 		if (!n)
 			continue;
 		if (!parse_address(line, &addr, &time)) {
-			log_error("stdin: not an address: %.40s", line);
+			log_error("stdin: not an address: %s",
+				  escape_terminal(line, MIN((size_t)n, (size_t)80)));
 			return EXIT_USAGE;
 		}
 		answer_print(map, addr, time, json);
@@ -103,7 +105,8 @@ int cli_resolve(int argc, char **argv)
 		case 't':
 			r = answer_read_trace(map, optarg, &feed);
 			if (r < 0) {
-				log_error("%s: %s", optarg, strerror(-r));
+				log_error("%s: %s", escape_terminal(optarg, strlen(optarg)),
+					  strerror(-r));
 				return EXIT_FAILED;
 			}
 			failed |= r > 0;
@@ -111,7 +114,7 @@ int cli_resolve(int argc, char **argv)
 			break;
 		case 'j': json = true; break;
 		case 'h': help(); return cli_flush();
-		default: return cli_usage_error("resolve", "bad option");
+		default: return cli_usage_hint("resolve");
 		}
 	}
 	/* --trace A B C: further files, until something looks like an address */
@@ -124,7 +127,8 @@ int cli_resolve(int argc, char **argv)
 			break;
 		r = answer_read_trace(map, argv[i], &feed);
 		if (r < 0) {
-			log_error("%s: %s", argv[i], strerror(-r));
+			log_error("%s: %s", escape_terminal(argv[i], strlen(argv[i])),
+				  strerror(-r));
 			return EXIT_FAILED;
 		}
 		failed |= r > 0;
@@ -138,7 +142,8 @@ int cli_resolve(int argc, char **argv)
 			break;
 		}
 		if (!parse_address(argv[i], &addr, &time))
-			return cli_usage_error("resolve", "not an address: %s", argv[i]);
+			return cli_usage_error("resolve", "not an address: %s",
+					       escape_terminal(argv[i], strlen(argv[i])));
 		answer_print(map, addr, time, json);
 		from_stdin = false;
 	}

@@ -108,6 +108,12 @@ static bool chunk_new(struct bodies *bs)
 	return true;
 }
 
+bool bodies_full(const struct bodies *bs)
+{
+	return !bs->first_free && !bs->unused &&
+	       bs->n_chunks == 1u << (BODY_INDEX_BITS - CHUNK_SHIFT);
+}
+
 uint32_t bodies_new(struct bodies *bs)
 {
 	uint32_t number, slot, idx;

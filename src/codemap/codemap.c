@@ -86,8 +86,8 @@ int codemap_new(struct codemap **outp, const struct codemap_options *opts)
 	wait_init(&map->maps, CAP_IL_PENDING);
 	wait_init(&map->again, CAP_UNLOADS_PENDING);
 	buf_init(&map->il_bytes, IL_BLOB_MAX);
-	/* a body of the largest size has a thousand entries; together they may not have many */
-	r = index_init(&map->live, map->opts.max_bodies * 2 + CAP_BODY_BYTES / SEGMENT_BYTES);
+	/* a body of the largest size has 16,384 entries; together they may not have many */
+	r = index_init(&map->live, map->opts.max_bodies * 2 + CAP_BODY_BYTES / 4096);
 	if (r < 0)
 		return r;
 	*outp = TAKE_PTR(map);
@@ -485,7 +485,7 @@ static int body_make(struct codemap *map, const struct codemap_load *load, const
 	struct codemap_body *b;
 	int r, error;
 
-	if (map->bodies.count >= map->opts.max_bodies)
+	if (map->bodies.count >= map->opts.max_bodies || bodies_full(&map->bodies))
 		return CODEMAP_E_FULL;
 	r = names_take(map, load, id);
 	if (r)

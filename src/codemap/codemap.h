@@ -65,7 +65,7 @@ enum codemap_miss {
 	CODEMAP_MISS_FULL,     /* bodies were left out over a cap */
 };
 
-/* "unmapped", "unloaded", ...: the word that every output uses. NULL for CODEMAP_HIT. */
+/* "not announced", "retired", ...: the word that every output uses. NULL for CODEMAP_HIT. */
 const char *codemap_miss_text(enum codemap_miss miss);
 
 struct codemap_load {
@@ -85,7 +85,8 @@ struct codemap_info {
 	bool open_past;  /* load is a lower bound, not the moment of the load */
 	uint32_t size, token, flags;
 	struct names_method name;
-	const char *module_path; /* NULL when not announced */
+	const char *module_path; /* NULL when not announced; not NUL-terminated */
+	uint32_t module_path_len;
 };
 
 struct codemap_stats {

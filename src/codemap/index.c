@@ -2,20 +2,19 @@
 /*
  * Live bodies by address.
  *
- * The address space is cut into segments of 64 KiB. A segment has a sorted array of
- * entries, one a body that touches it: first and last byte inside the segment, and the
- * body; 8 bytes. A body that crosses into the next segment has an entry there too, marked
- * as a continuation.
+ * The address space is cut into segments of 64 KiB, and those into pages of 4 KiB. A segment
+ * has a sorted array of entries: for each page, one for each body that touches it, with the first
+ * and last byte inside the page, and the body; 6 bytes. A body that goes on in the next page has
+ * an entry there too, marked as such, so a lookup needs one page's entries only.
  *
  * A lookup among a million ranges is a matter of cache misses, and a binary search has
  * several. Here a segment is one cache line, a slot of an open-addressing table (keyed with a
  * seed, as a target chooses its addresses), and the table is small enough to stay in the
- * second-level cache. The line says how many entries start before each sixteenth of the
- * segment; between two of these numbers the place is guessed by proportion. Code is dense,
- * so the right entry is one or two off, in the line that the guess has just fetched: the one
- * miss of the lookup. Where bodies are very uneven a binary search within the sixteenth
- * takes over. Behind the last entry there is always a window's worth of entries that start
- * at the last byte: what looks at them need not know the end.
+ * second-level cache. The line says where each page's entries begin; among them the place is
+ * guessed by proportion. Code is dense, so the right entry is one or two off, in the line that the
+ * guess has just fetched: the one miss of the lookup. Where bodies are very uneven a binary
+ * search within the page takes over. The 6 bytes are for the cache as well: with 8 a lookup
+ * whose address depends on the last one's answer took a tenth longer.
  *
  * For walks in address order, words of 64 bits tell which segments exist: bit b of word
  * (level, p) says that something is below prefix p * 64 + b of the key. Six levels make the
@@ -29,23 +28,60 @@
 #include <string.h>
 
 #define LEVELS        6
-#define BUCKET_SHIFT  12
-#define CONTINUATION  (UINT32_C(1) << 31)
 #define TABLE_INITIAL 16u
 #define SLOT_ALIGN    64u
-/* Entries looked at around a guess: about a cache line. */
+/* Entries looked at around a guess. */
 #define WINDOW 4u
 
+#define PAGE_SHIFT 12
+#define PAGE_BYTES (1u << PAGE_SHIFT)
+
+_Static_assert(SEGMENT_BYTES / PAGE_BYTES == SEGMENT_PAGES, "pages of a segment");
+
+/* first : 12, last : 12, later : 1, body : BODY_INDEX_BITS, from the lowest bit. */
 struct entry {
-	uint16_t first, last; /* bytes of the segment */
-	uint32_t body;        /* with CONTINUATION: the body starts in a segment before */
+	uint16_t w[3];
 };
+
+_Static_assert(12 + 12 + 1 + BODY_INDEX_BITS == 8 * sizeof(struct entry), "an entry is full");
+
+static inline struct entry entry_make(uint32_t first, uint32_t last, bool later, uint32_t body)
+{
+	return (struct entry){ {
+		(uint16_t)(first | last << 12),
+		(uint16_t)(last >> 4 | (uint32_t)later << 8 | body << 9),
+		(uint16_t)(body >> 7),
+	} };
+}
+
+/* The first and last byte in the page. */
+static inline uint32_t entry_first(const struct entry *e)
+{
+	return e->w[0] & 0xfff;
+}
+
+static inline uint32_t entry_last(const struct entry *e)
+{
+	return (uint32_t)e->w[0] >> 12 | (e->w[1] & 0xffu) << 4;
+}
+
+/* The body starts in a page before. */
+static inline bool entry_later(const struct entry *e)
+{
+	return e->w[1] >> 8 & 1;
+}
+
+static inline uint32_t entry_body(const struct entry *e)
+{
+	return (uint32_t)e->w[1] >> 9 | (uint32_t)e->w[2] << 7;
+}
 
 /* -- The table ---------------------------------------------------------------------------- */
 
+/* The top bits of a product with a secret odd number: all that a table of 32-bit keys needs. */
 static inline uint32_t table_home(const struct live_index *ix, uint32_t key)
 {
-	return (uint32_t)hash_u64(ix->seed, key) & ix->mask;
+	return (uint32_t)(key * ix->factor >> ix->shift);
 }
 
 struct segment *index_segment(const struct live_index *ix, uint64_t key)
@@ -103,6 +139,7 @@ static int table_resize(struct live_index *ix, uint32_t n)
 	ix->segments = (void *)(((uintptr_t)mem + SLOT_ALIGN - 1) & ~(uintptr_t)(SLOT_ALIGN - 1));
 	memset(ix->segments, 0, n * sizeof(*old));
 	ix->mask = n - 1;
+	ix->shift = 64 - (uint32_t)__builtin_ctz(n);
 	ix->used = 0;
 	for (i = 0; i < old_n; i++)
 		if (old[i].used)
@@ -227,6 +264,7 @@ static bool words_next(const struct live_index *ix, uint64_t key, uint64_t *keyp
 int index_init(struct live_index *ix, size_t max_entries)
 {
 	*ix = (struct live_index){ .seed = hash_seed(), .max_entries = max_entries };
+	ix->factor = hash_u64(ix->seed, (uintptr_t)ix) | 1;
 	return table_resize(ix, TABLE_INITIAL);
 }
 
@@ -248,7 +286,7 @@ void index_deinit(struct live_index *ix)
 /* Room for at least size entries, whatever is there kept. */
 static int entries_resize(struct live_index *ix, struct segment *seg, uint32_t size)
 {
-	uint32_t bytes = pool_block_bytes((size + WINDOW) * (uint32_t)sizeof(struct entry)), i;
+	uint32_t bytes = pool_block_bytes((size + WINDOW) * (uint32_t)sizeof(struct entry));
 	struct entry *entries = pool_alloc(&ix->pool, bytes);
 
 	if (!entries)
@@ -256,8 +294,7 @@ static int entries_resize(struct live_index *ix, struct segment *seg, uint32_t s
 	if (seg->n)
 		memcpy(entries, seg->entries, seg->n * sizeof(*entries));
 	pool_free(&ix->pool, seg->entries);
-	for (i = seg->n; i < seg->n + WINDOW; i++)
-		entries[i] = (struct entry){ .first = UINT16_MAX, .last = UINT16_MAX };
+	memset(entries + seg->n, 0, WINDOW * sizeof(*entries)); /* a window may reach there */
 	seg->entries = entries;
 	seg->size = bytes / (uint32_t)sizeof(*entries) - WINDOW;
 	return 0;
@@ -290,29 +327,42 @@ void index_segment_trim(struct live_index *ix, uint64_t key)
 	words_clear(ix, key);
 }
 
-/*
- * The number of entries that start at or before off. A bucket's entries are about evenly spaced,
- * so counting in a window around the proportional guess nearly always tells, without a
- * branch that depends on the data.
- */
-static inline uint32_t segment_until(const struct segment *seg, uint32_t off)
-{
-	uint32_t bucket = off >> BUCKET_SHIFT, low, high, at, n;
-	const struct entry *e = seg->entries;
+struct page {
+	uint32_t low, high; /* its entries: [low, high) */
+};
 
-	low = seg->before[bucket];
-	high = bucket + 1 < SEGMENT_BUCKETS ? seg->before[bucket + 1] : seg->n;
-	at = low + ((high - low) * (off & ((1u << BUCKET_SHIFT) - 1)) >> BUCKET_SHIFT);
+static inline struct page page_of(const struct segment *seg, uint32_t number)
+{
+	return (struct page){
+		.low = seg->before[number],
+		.high = number + 1 < SEGMENT_PAGES ? seg->before[number + 1] : seg->n,
+	};
+}
+
+static inline uint32_t starts_by(const struct segment *seg, uint32_t i, uint32_t high, uint32_t off)
+{
+	return (i < high) & (entry_first(&seg->entries[i]) <= off);
+}
+
+/*
+ * Behind the last entry of the page that starts at or before off (an offset in the page). A
+ * page's entries are about evenly spaced, so counting in a window around the proportional
+ * guess nearly always tells, without a branch that depends on the data.
+ */
+static inline uint32_t page_until(const struct segment *seg, struct page page, uint32_t off)
+{
+	uint32_t low = page.low, high = page.high, at, n;
+
+	at = low + ((high - low) * off >> PAGE_SHIFT);
 	at = MAX(at, low + WINDOW / 2) - WINDOW / 2;
-	e += at;
-	n = ((e[0].first <= off) + (e[1].first <= off)) + ((e[2].first <= off) + (e[3].first <= off));
-	e -= at;
+	n = (starts_by(seg, at, high, off) + starts_by(seg, at + 1, high, off)) +
+	    (starts_by(seg, at + 2, high, off) + starts_by(seg, at + 3, high, off));
 	/* the guess was too high or too low if all the window lies on one side */
 	if (likely((n || at == low) && (n < WINDOW || at + WINDOW >= high)))
-		return MIN(at + n, seg->n);
+		return at + n;
 	while (low < high) {
 		at = low + (high - low) / 2;
-		if (e[at].first <= off)
+		if (entry_first(&seg->entries[at]) <= off)
 			low = at + 1;
 		else
 			high = at;
@@ -320,25 +370,31 @@ static inline uint32_t segment_until(const struct segment *seg, uint32_t off)
 	return low;
 }
 
-uint32_t segment_find(const struct segment *seg, uint32_t off)
+static uint32_t segment_until(const struct segment *seg, uint32_t off)
 {
-	uint32_t at = segment_until(seg, off);
-	const struct entry *e;
-
-	if (!at)
-		return 0;
-	e = &seg->entries[at - 1];
-	return off <= e->last ? e->body & ~CONTINUATION : 0;
+	return page_until(seg, page_of(seg, off >> PAGE_SHIFT), off & (PAGE_BYTES - 1));
 }
 
-uint32_t index_find(const struct live_index *ix, uint64_t addr)
+struct found index_find(const struct live_index *ix, uint64_t addr)
 {
+	uint32_t off = (uint32_t)addr & (SEGMENT_BYTES - 1);
 	const struct segment *seg;
+	const struct entry *e;
+	struct page page;
+	uint32_t at;
 
 	if (unlikely(addr >= ADDRESS_END))
-		return 0;
+		return (struct found){ 0 };
 	seg = index_segment(ix, addr >> SEGMENT_SHIFT);
-	return seg ? segment_find(seg, (uint32_t)addr & (SEGMENT_BYTES - 1)) : 0;
+	if (!seg)
+		return (struct found){ 0 };
+	page = page_of(seg, off >> PAGE_SHIFT);
+	off &= PAGE_BYTES - 1;
+	at = page_until(seg, page, off);
+	if (at == page.low)
+		return (struct found){ .past = seg->past };
+	e = &seg->entries[at - 1];
+	return (struct found){ .past = seg->past, .idx = off <= entry_last(e) ? entry_body(e) : 0 };
 }
 
 /* -- Changes ------------------------------------------------------------------------------ */
@@ -361,16 +417,39 @@ void index_trim(struct live_index *ix, uint64_t start, uint64_t stop)
 		index_segment_trim(ix, key);
 }
 
+/* The pages of the range in the segment of that key: the first and the last. */
+static void pages_of(uint64_t key, uint64_t start, uint64_t stop, uint32_t *firstp, uint32_t *lastp)
+{
+	uint64_t base = key << SEGMENT_SHIFT;
+
+	*firstp = start > base ? (uint32_t)(start - base) >> PAGE_SHIFT : 0;
+	*lastp = stop - base < SEGMENT_BYTES ? (uint32_t)(stop - base - 1) >> PAGE_SHIFT
+					     : SEGMENT_PAGES - 1;
+}
+
+/* The bytes of the range in a page of it. */
+static void page_bytes(uint64_t key, uint32_t number, uint64_t start, uint64_t stop,
+		       uint32_t *firstp, uint32_t *lastp)
+{
+	uint64_t base = (key << SEGMENT_SHIFT) + number * PAGE_BYTES;
+
+	*firstp = start > base ? (uint32_t)(start - base) : 0;
+	*lastp = stop - base < PAGE_BYTES ? (uint32_t)(stop - base - 1) : PAGE_BYTES - 1;
+}
+
 int index_reserve(struct live_index *ix, uint64_t start, uint64_t stop)
 {
-	uint64_t key;
+	uint64_t key, pages = ((stop - 1) >> PAGE_SHIFT) - (start >> PAGE_SHIFT) + 1;
+	uint32_t first, last;
 
-	if (ix->entries + (key_last(stop) - key_first(start) + 1) > ix->max_entries)
+	if (ix->entries + pages > ix->max_entries)
 		return CODEMAP_E_FULL;
 	for (key = key_first(start); key <= key_last(stop); key++) {
 		struct segment *seg = index_segment_get(ix, key);
 
-		if (!seg || (seg->n == seg->size && entries_resize(ix, seg, seg->size + 1) < 0)) {
+		pages_of(key, start, stop, &first, &last);
+		if (!seg || (seg->n + (last - first + 1) > seg->size &&
+			     entries_resize(ix, seg, seg->n + (last - first + 1)) < 0)) {
 			index_trim(ix, start, MIN((key + 1) << SEGMENT_SHIFT, stop));
 			return -ENOMEM;
 		}
@@ -378,54 +457,58 @@ int index_reserve(struct live_index *ix, uint64_t start, uint64_t stop)
 	return 0;
 }
 
-/* One more or less entry that starts at first. */
-static void segment_count(struct segment *seg, uint32_t first, uint16_t d)
+/* One more or less entry in a page. */
+static void segment_count(struct segment *seg, uint32_t page, int d)
 {
 	uint32_t i;
 
-	for (i = (first >> BUCKET_SHIFT) + 1; i < SEGMENT_BUCKETS; i++)
+	for (i = page + 1; i < SEGMENT_PAGES; i++)
 		seg->before[i] = (uint16_t)(seg->before[i] + d);
-	seg->n += (uint32_t)(int16_t)d;
+	seg->n += (uint32_t)d;
 }
 
 void index_add(struct live_index *ix, uint32_t idx, uint64_t start, uint64_t stop)
 {
+	uint32_t number, last_number, first, last, at;
+	bool later = false;
 	uint64_t key;
 
 	for (key = key_first(start); key <= key_last(stop); key++) {
-		uint64_t base = key << SEGMENT_SHIFT;
 		struct segment *seg = index_segment(ix, key);
-		struct entry *e = seg->entries, new = {
-			.first = (uint16_t)(MAX(start, base) - base),
-			.last = (uint16_t)(MIN(stop - base, (uint64_t)SEGMENT_BYTES) - 1),
-			.body = idx | (start < base ? CONTINUATION : 0),
-		};
-		uint32_t at = segment_until(seg, new.first);
+		struct entry *e = seg->entries;
 
-		memmove(e + at + 1, e + at, (seg->n + WINDOW - at) * sizeof(*e));
-		e[at] = new;
-		segment_count(seg, new.first, 1);
-		ix->entries++;
+		pages_of(key, start, stop, &number, &last_number);
+		for (; number <= last_number; number++, later = true) {
+			page_bytes(key, number, start, stop, &first, &last);
+			at = page_until(seg, page_of(seg, number), first);
+			memmove(e + at + 1, e + at, (seg->n - at) * sizeof(*e));
+			e[at] = entry_make(first, last, later, idx);
+			segment_count(seg, number, 1);
+			ix->entries++;
+		}
 	}
 }
 
 void index_remove(struct live_index *ix, uint32_t idx, uint64_t start, uint64_t stop)
 {
+	uint32_t number, last_number, first, last, at;
 	uint64_t key;
 
 	for (key = key_first(start); key <= key_last(stop); key++) {
-		uint64_t base = key << SEGMENT_SHIFT;
-		uint32_t first = (uint32_t)(MAX(start, base) - base), at;
 		struct segment *seg = index_segment(ix, key);
 		struct entry *e = seg->entries;
 
-		/* its successor may be there already */
-		at = segment_until(seg, first) - 1;
-		while ((e[at].body & ~CONTINUATION) != idx)
-			at--;
-		memmove(e + at, e + at + 1, (seg->n + WINDOW - at - 1) * sizeof(*e));
-		segment_count(seg, first, (uint16_t)-1);
-		ix->entries--;
+		pages_of(key, start, stop, &number, &last_number);
+		for (; number <= last_number; number++) {
+			page_bytes(key, number, start, stop, &first, &last);
+			/* its successor may be there already */
+			at = page_until(seg, page_of(seg, number), first) - 1;
+			while (entry_body(&e[at]) != idx)
+				at--;
+			memmove(e + at, e + at + 1, (seg->n - at - 1) * sizeof(*e));
+			segment_count(seg, number, -1);
+			ix->entries--;
+		}
 		if (!seg->n && !seg->past)
 			index_segment_trim(ix, key);
 		else if (seg->size > 16 && seg->n < seg->size / 2)
@@ -436,29 +519,43 @@ void index_remove(struct live_index *ix, uint32_t idx, uint64_t start, uint64_t 
 
 /* -- Walks -------------------------------------------------------------------------------- */
 
+/* Those of one page; what was seen in the page before is left out unless this is the first. */
+static int page_gather(const struct segment *seg, uint32_t number, uint32_t first, uint32_t last,
+		       bool with_later, struct list *out)
+{
+	struct page page = page_of(seg, number);
+	const struct entry *e = seg->entries;
+	uint32_t i = page_until(seg, page, first);
+	int r;
+
+	if (i > page.low && entry_last(&e[i - 1]) >= first)
+		i--;
+	for (; i < page.high && entry_first(&e[i]) <= last; i++) {
+		if (entry_later(&e[i]) && !with_later)
+			continue;
+		r = list_add(out, entry_body(&e[i]));
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
 int index_gather(const struct live_index *ix, uint64_t start, uint64_t stop, struct list *out)
 {
+	uint32_t number, last_number, first, last;
 	uint64_t key;
 	int r;
 
 	for (key = key_first(start); key <= key_last(stop); key++) {
-		uint64_t base = key << SEGMENT_SHIFT;
 		const struct segment *seg = index_segment(ix, key);
-		uint32_t first = (uint32_t)(MAX(start, base) - base);
-		uint32_t last = (uint32_t)(MIN(stop - base, (uint64_t)SEGMENT_BYTES) - 1), i;
-		const struct entry *e;
 
-		if (!seg)
+		if (!seg || !seg->n)
 			continue;
-		e = seg->entries;
-		i = segment_until(seg, first);
-		if (i && e[i - 1].last >= first)
-			i--;
-		for (; i < seg->n && e[i].first <= last; i++) {
-			/* seen in the segment before */
-			if (e[i].body & CONTINUATION && key != key_first(start))
-				continue;
-			r = list_add(out, e[i].body & ~CONTINUATION);
+		pages_of(key, start, stop, &number, &last_number);
+		for (; number <= last_number; number++) {
+			page_bytes(key, number, start, stop, &first, &last);
+			r = page_gather(seg, number, first, last,
+					(key << SEGMENT_SHIFT) + number * PAGE_BYTES <= start, out);
 			if (r < 0)
 				return r;
 		}
@@ -479,10 +576,10 @@ uint32_t index_next(const struct live_index *ix, uint64_t from)
 
 		if (key == from >> SEGMENT_SHIFT && off)
 			i = segment_until(seg, off - 1);
-		while (i < seg->n && seg->entries[i].body & CONTINUATION)
+		while (i < seg->n && entry_later(&seg->entries[i]))
 			i++;
 		if (i < seg->n)
-			return seg->entries[i].body;
+			return entry_body(&seg->entries[i]);
 	}
 	return 0;
 }

@@ -21,26 +21,23 @@ const char *codemap_miss_text(enum codemap_miss miss)
 	return "not announced";
 }
 
+/* Did the body that is alive now begin by then? */
+static inline bool began_by(const struct codemap *map, uint32_t idx, uint64_t time)
+{
+	const struct span *span = &map->bodies.spans[idx >> CHUNK_SHIFT];
+
+	return time >= span->newest ||
+	       (time >= span->oldest && time >= body_begin(&map->bodies, idx));
+}
+
 uint32_t map_find(const struct codemap *map, uint64_t addr, uint64_t time, struct past_hint *hint)
 {
-	const struct segment *seg;
-	uint32_t idx;
+	struct found found = index_find(&map->live, addr);
 
-	if (unlikely(addr >= ADDRESS_END))
-		return 0;
-	seg = index_segment(&map->live, addr >> SEGMENT_SHIFT);
-	if (!seg)
-		return 0;
-	idx = segment_find(seg, (uint32_t)addr & (SEGMENT_BYTES - 1));
-	if (likely(idx)) {
-		const struct span *span = &map->bodies.spans[idx >> CHUNK_SHIFT];
-
-		if (time >= span->newest ||
-		    (time >= span->oldest && time >= body_begin(&map->bodies, idx)))
-			return idx;
-		hint->after = true;
-	}
-	return seg->past ? past_find(map, seg->past, addr, time, hint) : 0;
+	if (found.idx && began_by(map, found.idx, time))
+		return found.idx;
+	hint->after = found.idx;
+	return found.past ? past_find(map, found.past, addr, time, hint) : 0;
 }
 
 static enum codemap_miss miss_reason(const struct codemap *map, uint64_t time,
@@ -68,8 +65,8 @@ static enum codemap_miss miss_reason(const struct codemap *map, uint64_t time,
 	return map->incomplete ? CODEMAP_MISS_FULL : CODEMAP_MISS_UNKNOWN;
 }
 
-const struct codemap_body *codemap_lookup_at(const struct codemap *map, uint64_t addr,
-					     uint64_t time, enum codemap_miss *missp)
+static const struct codemap_body *lookup_past(const struct codemap *map, uint64_t addr,
+					      uint64_t time, enum codemap_miss *missp)
 {
 	struct past_hint hint = { 0 };
 	uint32_t idx = map_find(map, addr, time, &hint);
@@ -79,17 +76,32 @@ const struct codemap_body *codemap_lookup_at(const struct codemap *map, uint64_t
 	return idx ? body_at(&map->bodies, idx) : NULL;
 }
 
+const struct codemap_body *codemap_lookup_at(const struct codemap *map, uint64_t addr,
+					     uint64_t time, enum codemap_miss *missp)
+{
+	struct found found = index_find(&map->live, addr);
+
+	if (likely(found.idx) && began_by(map, found.idx, time)) {
+		if (missp)
+			*missp = CODEMAP_HIT;
+		return body_at(&map->bodies, found.idx);
+	}
+	if (!missp && !found.past)
+		return NULL;
+	return lookup_past(map, addr, time, missp);
+}
+
 const struct codemap_body *codemap_lookup(const struct codemap *map, uint64_t addr,
 					  enum codemap_miss *missp)
 {
-	uint32_t idx = index_find(&map->live, addr);
+	uint32_t idx = index_find(&map->live, addr).idx;
 
 	if (likely(idx)) {
 		if (missp)
 			*missp = CODEMAP_HIT;
 		return body_at(&map->bodies, idx);
 	}
-	return codemap_lookup_at(map, addr, UINT64_MAX, missp);
+	return missp ? lookup_past(map, addr, UINT64_MAX, missp) : NULL;
 }
 
 const struct codemap_body *codemap_next(const struct codemap *map, uint64_t from)
@@ -115,7 +127,6 @@ void codemap_body_info(const struct codemap *map, const struct codemap_body *bod
 		       struct codemap_info *info)
 {
 	const struct module *mod = &map->modules.v[body->module];
-	uint32_t len;
 
 	*info = (struct codemap_info){
 		.method_id = body->method_id,
@@ -136,7 +147,8 @@ void codemap_body_info(const struct codemap *map, const struct codemap_body *bod
 		return;
 	info->module_id = mod->id;
 	if (mod->path)
-		info->module_path = strings_text(&map->names, mod->path, &len);
+		info->module_path =
+			strings_text(&map->names, mod->path, &info->module_path_len);
 }
 
 uint64_t codemap_generation(const struct codemap *map)

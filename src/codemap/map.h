@@ -131,6 +131,8 @@ enum body_end {
 #define ADDRESS_BITS 48
 #define ADDRESS_END  (UINT64_C(1) << ADDRESS_BITS)
 #define VERSION_MAX  65535u
+/* Of the number of a body's record, where it counts. */
+#define BODY_INDEX_BITS 23
 
 /* One cache line: a million of these must fit where others keep their names alone. */
 struct codemap_body {
@@ -157,7 +159,7 @@ struct codemap_body {
 
 _Static_assert(sizeof(struct codemap_body) == 64, "a code body is one cache line");
 _Static_assert(CAP_MODULES <= 1u << 18, "module index is 18 bits wide");
-_Static_assert(CAP_BODIES < 1u << 31, "the index keeps a flag beside the body");
+_Static_assert(CAP_BODIES < 1u << BODY_INDEX_BITS, "the index of a body is 23 bits wide");
 
 #define CHUNK_SHIFT  10
 #define CHUNK_BODIES (1u << CHUNK_SHIFT)
@@ -189,6 +191,8 @@ struct bodies {
 };
 
 void bodies_deinit(struct bodies *bs);
+/* No further record can be had, whatever memory there is. */
+bool bodies_full(const struct bodies *bs);
 /* A zeroed record. Returns its index, or 0 without memory. */
 uint32_t bodies_new(struct bodies *bs);
 void bodies_free(struct bodies *bs, uint32_t idx);
@@ -218,7 +222,7 @@ uint64_t body_begin(const struct bodies *bs, uint32_t idx);
 
 #define SEGMENT_SHIFT   16
 #define SEGMENT_BYTES   (1u << SEGMENT_SHIFT)
-#define SEGMENT_BUCKETS 16u
+#define SEGMENT_PAGES 16u
 
 struct entry;
 struct past;
@@ -230,8 +234,8 @@ struct segment {
 	uint32_t n, size; /* entries in use, allocated */
 	struct entry *entries;
 	struct past *past; /* retired bodies of this segment, NULL if none */
-	/* entries whose first byte lies before each sixteenth */
-	uint16_t before[SEGMENT_BUCKETS];
+	/* entries before those of each page of 4 KiB */
+	uint16_t before[SEGMENT_PAGES];
 };
 
 _Static_assert(sizeof(struct segment) == 64, "a segment is one cache line");
@@ -250,7 +254,8 @@ struct live_index {
 	struct word *words;
 	uint32_t n_words, size_words, free_word;
 	struct chains word_chains;
-	uint64_t seed;
+	uint64_t seed, factor;
+	uint32_t shift;
 	size_t entries, max_entries; /* over all segments, past ones too: a cap */
 	size_t total;
 };
@@ -266,7 +271,14 @@ int list_add(struct list *l, uint32_t v);
 
 int index_init(struct live_index *ix, size_t max_entries);
 void index_deinit(struct live_index *ix);
-uint32_t index_find(const struct live_index *ix, uint64_t addr);
+
+/* The live body at an address, or 0, and the past of the segment, if there is any. */
+struct found {
+	const struct past *past;
+	uint32_t idx;
+};
+
+struct found index_find(const struct live_index *ix, uint64_t addr);
 /* Room for one body; must precede index_add(). Returns 0, -ENOMEM or CODEMAP_E_FULL. */
 int index_reserve(struct live_index *ix, uint64_t start, uint64_t stop);
 /* Gives up what index_reserve() made and nobody used. */
@@ -281,8 +293,6 @@ uint32_t index_next(const struct live_index *ix, uint64_t from);
 struct segment *index_segment(const struct live_index *ix, uint64_t key);
 /* The same, created if absent; NULL without memory. */
 struct segment *index_segment_get(struct live_index *ix, uint64_t key);
-/* The live body at that offset, or 0. */
-uint32_t segment_find(const struct segment *seg, uint32_t off);
 /* Frees the segment if nothing is left in it. */
 void index_segment_trim(struct live_index *ix, uint64_t key);
 

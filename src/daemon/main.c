@@ -82,24 +82,25 @@ static void help(void)
 {
 	printf("Usage: clrsymd [OPTION]... -p PID...\n"
 	       "Attaches to .NET processes and keeps /tmp/perf-PID.map true until they end.\n\n"
-	       "  -p, --pid PID[,PID]...      a process to attach to; repeatable\n"
-	       "      --map target|host|both|off  where maps are kept (both)\n"
-	       "      --map-max-bytes N       size limit of a map, e.g. 64M (64M)\n"
-	       "      --names short|full      Ns.Type::Method, or with its arguments (short)\n"
-	       "      --tiers                 append the tier, e.g. [OptimizedTier1]\n"
+	       "  -p, --pid PID[,PID]...      a process to attach to; "
+	       "repeatable\n" ATTACH_OPTIONS_HELP
 	       "      --lines                 keep IL maps (line numbers): longer rundowns\n"
-	       "      --buffer-mb N           buffer asked of the runtime (64)\n"
 	       "      --min-rundown-gap S     seconds between rundowns after lost events (60)\n"
-	       "      --allow-loose-socket    accept sockets whose owner or mode is not the "
 	       "runtime's\n"
 	       "  -v, --verbose               say more\n"
 	       "      --version               print the version\n");
 }
 
+static int usage_hint(void)
+{
+	fprintf(stderr, "Try 'clrsymd --help'.\n");
+	return EXIT_USAGE;
+}
+
 static int usage_error(const char *text)
 {
-	fprintf(stderr, "clrsymd: %s\nTry 'clrsymd --help'.\n", text);
-	return EXIT_USAGE;
+	fprintf(stderr, "clrsymd: %s\n", text);
+	return usage_hint();
 }
 
 /* "12,34": appends to pids. */
@@ -122,35 +123,22 @@ static bool parse_pids(char *s, pid_t **pidsp, size_t *np)
 
 int main(int argc, char **argv)
 {
-	enum {
-		OPT_MAP = 256,
-		OPT_MAX,
-		OPT_NAMES,
-		OPT_TIERS,
-		OPT_LINES,
-		OPT_BUFFER,
-		OPT_GAP,
-		OPT_LOOSE
-	};
+	enum { OPT_LINES = ATTACH_OPT_END, OPT_GAP };
 	static const struct option options[] = {
 		{ "pid", required_argument, NULL, 'p' },
-		{ "map", required_argument, NULL, OPT_MAP },
-		{ "map-max-bytes", required_argument, NULL, OPT_MAX },
-		{ "names", required_argument, NULL, OPT_NAMES },
-		{ "tiers", no_argument, NULL, OPT_TIERS },
+		ATTACH_OPTIONS,
 		{ "lines", no_argument, NULL, OPT_LINES },
-		{ "buffer-mb", required_argument, NULL, OPT_BUFFER },
 		{ "min-rundown-gap", required_argument, NULL, OPT_GAP },
-		{ "allow-loose-socket", no_argument, NULL, OPT_LOOSE },
 		{ "verbose", no_argument, NULL, 'v' },
 		{ "version", no_argument, NULL, 'V' },
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
 	_cleanup_(daemon_deinit) struct daemon d = { .signal_fd = -1 };
-	struct registry_options opts = { 0 };
+	struct attach_options opts = { 0 };
 	_cleanup_free_ pid_t *pids = NULL;
 	enum log_level level = LOG_INFO;
+	const char *wrong;
 	size_t i, n_pids = 0;
 	uint64_t n;
 	int c, r;
@@ -161,35 +149,21 @@ int main(int argc, char **argv)
 			if (!parse_pids(optarg, &pids, &n_pids))
 				return usage_error("-p takes process ids");
 			break;
-		case OPT_MAP:
-			if (!perfmap_parse_where(optarg, &opts.map.where))
-				return usage_error("--map takes target, host, both or off");
-			break;
-		case OPT_MAX:
-			if (!parse_size(optarg, &opts.map.max_bytes))
-				return usage_error("--map-max-bytes takes a size");
-			break;
-		case OPT_NAMES:
-			if (!perfmap_parse_style(optarg, &opts.map.style))
-				return usage_error("--names takes short or full");
-			break;
-		case OPT_TIERS: opts.map.tiers = true; break;
 		case OPT_LINES: opts.target.il_maps = true; break;
-		case OPT_BUFFER:
-			if (!parse_u64(optarg, CAP_BUFFER_MB, &n) || !n)
-				return usage_error("--buffer-mb takes 1 to 1024");
-			opts.target.buffer_mb = (uint32_t)n;
-			break;
 		case OPT_GAP:
 			if (!parse_u64(optarg, 86400, &n) || !n)
 				return usage_error("--min-rundown-gap takes 1 to 86400 seconds");
 			opts.target.rerundown_gap_ns = SEC_NS(n);
 			break;
-		case OPT_LOOSE: opts.target.socket.allow_loose = true; break;
 		case 'v': level = LOG_DEBUG; break;
 		case 'V': printf("clrsymd %s\n", CLRSYM_VERSION); return EXIT_SUCCESS;
 		case 'h': help(); return EXIT_SUCCESS;
-		default: return usage_error("bad option");
+		case '?': return usage_hint();
+		default:
+			wrong = attach_option_take(&opts, c, optarg);
+			if (wrong)
+				return usage_error(wrong);
+			break;
 		}
 	}
 	for (; optind < argc; optind++)

@@ -30,7 +30,7 @@ struct entry {
 struct registry {
 	struct loop *loop;
 	struct pool pool;
-	struct registry_options opts;
+	struct attach_options opts;
 	struct entry *entries;
 	unsigned int running; /* entries that have not ended */
 	bool any_complete, stopping;
@@ -111,9 +111,9 @@ static void on_changed(struct target *target, void *data)
 
 	if (!e->perfmap)
 		return;
-	/* a new incarnation: the old map is freed, and nothing of it may be written any more */
+	/* another program: the old one's map is freed, and its file would name the wrong code */
 	if (e->shown && e->shown != target_map(target)) {
-		perfmap_forget(e->perfmap);
+		perfmap_remove(e->perfmap);
 		e->shown = NULL;
 	}
 	if (e->shown)
@@ -143,7 +143,7 @@ static void on_complete(struct target *target, void *data)
 
 /* -- the registry --------------------------------------------------------------------- */
 
-int registry_new(struct registry **outp, struct loop *loop, const struct registry_options *opts)
+int registry_new(struct registry **outp, struct loop *loop, const struct attach_options *opts)
 {
 	struct registry *reg = calloc(1, sizeof(*reg));
 

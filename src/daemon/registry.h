@@ -9,17 +9,11 @@
  */
 
 #include "base/loop.h"
-#include "target/perfmap.h"
-#include "target/target.h"
+#include "target/options.h"
 
 struct registry;
 
-struct registry_options {
-	struct target_options target;
-	struct perfmap_options map;
-};
-
-int registry_new(struct registry **outp, struct loop *loop, const struct registry_options *opts);
+int registry_new(struct registry **outp, struct loop *loop, const struct attach_options *opts);
 void registry_free(struct registry *reg);
 
 /* Begins to attach. A process that cannot be is reported; only our own failures (-errno) return. */

@@ -45,12 +45,12 @@ int proc_state_open(int *fdp)
 		return -ENOMEM;
 	}
 	if (mkdir(path, uid == 0 ? 0755 : 0700) < 0 && errno != EEXIST)
-		return proc_error_below(errno, PROC_E_DENIED);
+		return proc_error_below(errno, PROC_E_NO_STATE);
 	fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0 || fstat(fd, &st) < 0)
-		return proc_error_below(errno, PROC_E_DENIED);
+		return proc_error_below(errno, PROC_E_NO_STATE);
 	if (st.st_uid != uid || (st.st_mode & (uid == 0 ? 022 : 077)))
-		return PROC_E_DENIED;
+		return PROC_E_NO_STATE;
 	*fdp = TAKE_FD(fd);
 	return 0;
 }

@@ -44,6 +44,10 @@ static const char *why_no_socket(const struct proc *p, const struct proc_socket_
 	uint64_t value;
 	size_t i;
 
+	if (proc_detect_dotnet(p, &kind) == 0 && kind == PROC_NOT_DOTNET)
+		return say("%s (%d) is not a .NET process: no libcoreclr.so is mapped and no "
+			   "diagnostic socket is there",
+			   show(p->comm), p->pid);
 	for (i = 0; i < ARRAY_SIZE(switches); i++) {
 		if (proc_get_setting(p, switches[i], &variable, &value) == 0 && variable &&
 		    value == 0)
@@ -51,10 +55,6 @@ static const char *why_no_socket(const struct proc *p, const struct proc_socket_
 				   "%s=0; restart it without that",
 				   show(p->comm), p->pid, variable);
 	}
-	if (proc_detect_dotnet(p, &kind) == 0 && kind == PROC_NOT_DOTNET)
-		return say("%s (%d) is not a .NET process: no libcoreclr.so is mapped and no "
-			   "diagnostic socket is there",
-			   show(p->comm), p->pid);
 	if (proc_socket_dir(p, &dir) == 0 && proc_open_root(p, &root_fd) == 0 && *dir == '/') {
 		dir_fd = proc_openat2(root_fd, dir, O_PATH | O_DIRECTORY,
 				      RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
@@ -131,9 +131,16 @@ const char *proc_error_text(const struct proc *p, int error,
 				"run as root or as that user",
 				show(report->path), show(p->comm), p->pid,
 				report->mode ? report->owner : p->euid, geteuid());
+		if (geteuid() == 0)
+			return say("%s (%d) may not be inspected: root needs the capability "
+				   "CAP_SYS_PTRACE here",
+				   show(p->comm), p->pid);
 		return say("%s (%d) runs as uid %u and may not be inspected by uid %u: run as root "
 			   "or as that user",
 			   show(p->comm), p->pid, p->uid, geteuid());
+	case PROC_E_NO_STATE:
+		return "no directory for the lock: /run/clrsym for root, $XDG_RUNTIME_DIR/clrsym for a "
+		       "user must be ours alone; make it so, or set XDG_RUNTIME_DIR";
 	case PROC_E_NO_FILE: return "no such file below the process's root";
 	case PROC_E_OWN_MAP:
 		return "the runtime keeps a perf map of its own (PerfMapEnabled, or switched on by "

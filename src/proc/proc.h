@@ -34,6 +34,7 @@ enum proc_error {
 	PROC_E_OWN_MAP,      /* publishing: the runtime writes its own perf map */
 	PROC_E_NO_SPACE,     /* publishing: the old file stays whole */
 	PROC_E_READ_ONLY,    /* publishing: no place to write */
+	PROC_E_NO_STATE,     /* no directory for locks that is ours alone */
 	PROC_E_LOCKED,       /* another instance keeps this process's map */
 	PROC_E_TOO_BIG,      /* a /proc file over its cap */
 	PROC_E_SAME_PLACE,   /* publishing: another open map of this process is the same file */

@@ -33,7 +33,6 @@ struct call {
 	struct loop_timer timer; /* the deadline, or the next try to connect */
 	uint64_t deadline_ns;
 	struct buf request, received;
-	int pending; /* result to be told by the timer */
 	/* results */
 	struct diagipc_reply reply; /* borrows from received */
 	int proc_error;

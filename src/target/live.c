@@ -19,18 +19,11 @@
 #include "clr/clr.h"
 
 /* After a stream's end: the kernel tells of the exit a little later than of the socket. */
-#define TARGET_EXIT_WAIT_NS   MS_NS(200)
-#define TARGET_RETRY_FIRST_NS SEC_NS(1)
-#define TARGET_RETRY_LAST_NS  SEC_NS(60)
-/*
- * A program that was exec'ed has some time to become a .NET process: tries at first in quick
- * succession, 25 s in all.
- */
-#define TARGET_EXEC_TRIES    8u
+#define TARGET_EXIT_WAIT_NS MS_NS(200)
+/* A program that was exec'ed may be a .NET process soon: tries in quick succession at first. */
 #define TARGET_RETRY_EXEC_NS MS_NS(100)
 /* Streams that cannot be followed, one after the other. */
 #define TARGET_CORRUPT_TRIES 5u
-#define TARGET_EXPIRE_NS     SEC_NS(1)
 /* Hardly a method takes longer to compile. */
 #define TARGET_COMPILE_WAIT_NS MS_NS(50)
 /* A stream that could be followed for so long was not one of a series of bad ones. */
@@ -125,8 +118,10 @@ static void target_gap(struct target *t, uint64_t n, uint64_t from, uint64_t to)
 	t->status.lost += n;
 	if (log_limit_pass(&t->limit, clock_now_ns(), &dropped))
 		log_warn("pid %d: the runtime dropped %" PRIu64 " events (its buffer was full); "
-			 "a new rundown will fill the gap",
-			 (int)t->proc->pid, n);
+			 "%s",
+			 (int)t->proc->pid, n,
+			 t->opts.once ? "some code may be missing"
+				      : "a new rundown will fill the gap");
 }
 
 static void target_lost(void *data, uint64_t n, uint64_t from, uint64_t to)
@@ -185,11 +180,23 @@ static void target_live_opened(struct session *session, void *data)
 static void target_look_again(struct loop_timer *timer)
 {
 	struct target *t = container_of(timer, struct target, timer);
+	uint64_t exec_id;
+	int r;
 
-	if (!proc_alive(t->proc))
+	if (!proc_alive(t->proc) || proc_exec_id(t->proc, &exec_id)) {
 		target_finish(t, TARGET_EXITED, "the process has exited");
-	else
-		target_connect(t);
+		return;
+	}
+	/* another program: nothing that was known is true any more, whatever it will turn out to be
+	 */
+	if (exec_id != t->exec_id && !t->anew) {
+		r = target_forget(t);
+		if (r < 0) {
+			target_fail_errno(t, r);
+			return;
+		}
+	}
+	target_connect(t);
 }
 
 static void target_live_ended(struct session *session, enum session_end end, void *data)

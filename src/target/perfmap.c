@@ -40,38 +40,6 @@ struct perfmap {
 	void *done_data;
 };
 
-/* -- options -------------------------------------------------------------------------- */
-
-bool perfmap_parse_where(const char *s, enum perfmap_where *wherep)
-{
-	static const char *const words[] = {
-		[PERFMAP_BOTH] = "both",
-		[PERFMAP_TARGET] = "target",
-		[PERFMAP_HOST] = "host",
-		[PERFMAP_OFF] = "off",
-	};
-	size_t i;
-
-	for (i = 0; i < ARRAY_SIZE(words); i++) {
-		if (strcmp(s, words[i]) == 0) {
-			*wherep = (enum perfmap_where)i;
-			return true;
-		}
-	}
-	return false;
-}
-
-bool perfmap_parse_style(const char *s, enum names_style *stylep)
-{
-	if (strcmp(s, "short") == 0)
-		*stylep = NAMES_SHORT;
-	else if (strcmp(s, "full") == 0)
-		*stylep = NAMES_FULL;
-	else
-		return false;
-	return true;
-}
-
 /* -- places --------------------------------------------------------------------------- */
 
 static bool perfmap_wants(const struct perfmap *pm, enum proc_map_place place)
@@ -93,8 +61,13 @@ int perfmap_new(struct perfmap **outp, struct loop *loop, const struct proc *pro
 		const struct perfmap_options *opts)
 {
 	_cleanup_(perfmap_freep) struct perfmap *pm = calloc(1, sizeof(*pm));
+	static const char *const where[] = {
+		[PROC_MAP_TARGET] = "its own /tmp",
+		[PROC_MAP_TARGET_OUTER] = "its own /tmp under our number",
+		[PROC_MAP_HOST] = "/tmp",
+	};
+	int i, r, first = 0, result[PROC_N_MAP_PLACES] = { 0 };
 	bool own = false, any = false;
-	int i, r, first = 0;
 
 	if (!pm)
 		return -ENOMEM;
@@ -116,16 +89,20 @@ int perfmap_new(struct perfmap **outp, struct loop *loop, const struct proc *pro
 	for (i = 0; i < PROC_N_MAP_PLACES; i++) {
 		if (!perfmap_wants(pm, (enum proc_map_place)i))
 			continue;
-		r = proc_map_open(proc, (enum proc_map_place)i, &pm->places[i]);
-		if (r < 0)
-			return r;
-		if (!r)
-			any = true;
-		else if (!first && r != PROC_E_SAME_PLACE)
-			first = r;
+		result[i] = proc_map_open(proc, (enum proc_map_place)i, &pm->places[i]);
+		if (result[i] < 0)
+			return result[i];
+		any |= !result[i];
+		if (result[i] && result[i] != PROC_E_SAME_PLACE && !first)
+			first = result[i];
 	}
 	if (!any)
 		return first ? first : PROC_E_READ_ONLY;
+	/* one place is enough to go on, but the others are not left out without a word */
+	for (i = 0; i < PROC_N_MAP_PLACES; i++)
+		if (result[i] && result[i] != PROC_E_SAME_PLACE)
+			log_warn("pid %d: no map in %s: %s", (int)proc->pid, where[i],
+				 proc_error_text(proc, result[i], NULL));
 	*outp = TAKE_PTR(pm);
 	return 0;
 }

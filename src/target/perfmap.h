@@ -32,11 +32,6 @@ struct perfmap_options {
 	size_t max_bytes; /* 0 = DEFAULT_MAP_BYTES */
 };
 
-/* "target", "host", "both", "off". False when it is none of them. */
-bool perfmap_parse_where(const char *s, enum perfmap_where *wherep);
-/* "short", "full". */
-bool perfmap_parse_style(const char *s, enum names_style *stylep);
-
 struct perfmap;
 
 /*

@@ -63,6 +63,13 @@ static void target_rundown_over(struct target *t)
 
 static int target_open_rundown(struct target *t, uint32_t mb);
 
+static void target_rundown_progress(struct session *session UNUSED, void *data)
+{
+	struct target *t = data;
+
+	t->callbacks.changed(t, t->data);
+}
+
 static void target_rundown_opened(struct session *session, void *data)
 {
 	struct target *t = data;
@@ -161,6 +168,7 @@ static int target_open_rundown(struct target *t, uint32_t mb)
 	static const struct session_callbacks callbacks = {
 		.opened = target_rundown_opened,
 		.ended = target_rundown_ended,
+		.progress = target_rundown_progress,
 	};
 	/* A provider there must be; one that never says anything will do. */
 	static const struct diagipc_provider nothing = { .name = "clrsym-rundown" };

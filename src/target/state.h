@@ -11,8 +11,11 @@
  * A function that may end the target says so: it is then the last thing its caller does.
  */
 
+#include "base/caps.h"
 #include "base/log.h"
 #include "target/target.h"
+
+#define TARGET_RETRY_FIRST_NS SEC_NS(1)
 
 struct target {
 	struct pool *pool;
@@ -30,6 +33,7 @@ struct target {
 	struct diagipc_version version;
 	uint8_t cookie[16];
 	bool has_cookie;
+	bool anew; /* the map is empty: whatever runs now is a new incarnation */
 	uint64_t exec_id;
 
 	struct session *live;        /* A */
@@ -71,6 +75,8 @@ void target_fail_errno(struct target *t, int error);
 void target_set_state(struct target *t, enum target_state state);
 /* A failure that may pass: tries again later, or ends the target when once was enough. */
 void target_again(struct target *t, const char *text);
+/* An empty map, for another program under the same pid. Returns 0 or -errno. */
+int target_forget(struct target *t);
 /* Asks which runtime it is, and goes on from there. May end the target. */
 void target_connect(struct target *t);
 

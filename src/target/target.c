@@ -21,19 +21,10 @@
 #include "base/clock.h"
 #include "base/escape.h"
 
-/* After a stream's end: the kernel tells of the exit a little later than of the socket. */
-#define TARGET_EXIT_WAIT_NS   MS_NS(200)
-#define TARGET_RETRY_FIRST_NS SEC_NS(1)
-#define TARGET_RETRY_LAST_NS  SEC_NS(60)
-/*
- * A program that was exec'ed has some time to become a .NET process: tries at first in quick
- * succession, 25 s in all.
- */
-#define TARGET_EXEC_TRIES    8u
-#define TARGET_RETRY_EXEC_NS MS_NS(100)
-/* Streams that cannot be followed, one after the other. */
-#define TARGET_CORRUPT_TRIES 5u
-#define TARGET_EXPIRE_NS     SEC_NS(1)
+#define TARGET_RETRY_LAST_NS SEC_NS(60)
+/* A program that was exec'ed has 25 s in all to become a .NET process. */
+#define TARGET_EXEC_TRIES 8u
+#define TARGET_EXPIRE_NS  SEC_NS(1)
 
 /* -- the end -------------------------------------------------------------------------- */
 
@@ -134,7 +125,6 @@ static int target_new_map(struct target *t)
 
 	t->opts.map.no_il_maps = !t->opts.il_maps;
 	r = codemap_new(&map, &t->opts.map);
-
 	if (r < 0)
 		return r;
 	/* no session that fills the old map may outlive it */
@@ -142,6 +132,21 @@ static int target_new_map(struct target *t)
 	session_free(TAKE_PTR(t->rundown));
 	codemap_free(t->map);
 	t->map = map;
+	t->anew = true;
+	return 0;
+}
+
+int target_forget(struct target *t)
+{
+	int r = target_new_map(t);
+
+	if (r < 0)
+		return r;
+	log_info("pid %d: another program now (exec): starting afresh", (int)t->proc->pid);
+	t->first_done = false;
+	t->gap_from_ns = t->gap_to_ns = 0;
+	t->last_rerundown_ns = 0;
+	t->callbacks.changed(t, t->data);
 	return 0;
 }
 
@@ -153,34 +158,24 @@ static void target_identified(struct target *t, const uint8_t *cookie)
 	int r;
 
 	r = proc_exec_id(t->proc, &exec_id);
-	if (r < 0) {
-		target_fail_errno(t, r);
-		return;
-	}
-	if (r) {
+	if (r > 0) {
 		target_finish(t, TARGET_EXITED, "the process has exited");
 		return;
 	}
 	same = t->exec_id == exec_id &&
 	       (!t->has_cookie || !cookie || memcmp(t->cookie, cookie, 16) == 0);
-
+	if (r == 0 && !t->anew && !same)
+		r = target_forget(t);
+	if (r < 0) {
+		target_fail_errno(t, r);
+		return;
+	}
+	t->status.incarnation += t->anew;
+	t->anew = false;
+	t->exec_id = exec_id;
 	t->has_cookie = cookie;
 	if (cookie)
 		memcpy(t->cookie, cookie, 16);
-	if (t->status.incarnation && !same) {
-		log_info("pid %d: another program now (exec): starting afresh", (int)t->proc->pid);
-		r = target_new_map(t);
-		if (r < 0) {
-			target_fail_errno(t, r);
-			return;
-		}
-		t->first_done = false;
-		t->gap_from_ns = t->gap_to_ns = 0;
-		t->last_rerundown_ns = 0;
-	}
-	if (!t->status.incarnation || !same)
-		t->status.incarnation++;
-	t->exec_id = exec_id;
 	t->exec_tries = 0;
 	target_open(t);
 }

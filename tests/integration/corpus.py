@@ -58,6 +58,20 @@ def decode(name, path, truth):
             print(f"     {title}: {line[:400]}")
 
 
+def methods(name, path):
+    """The final map: as many live bodies as the rundown has distinct ones, each with its module."""
+    p = subprocess.run([clrsym, "decode", "--methods", "--json", path], capture_output=True, text=True)
+    answers = [json.loads(l) for l in p.stdout.splitlines()]
+    with open(path[:-len(".nettrace")] + ".truth.jsonl", encoding="utf-8") as f:
+        truth = [json.loads(l) for l in f]
+    bodies = {(o["start"], o["size"], o["ns"], o["name"], o["sig"]) for o in truth if o["ev"] == "dcend"}
+    ours = {(a["start"], a["size"], a["ns"], a["name"], a["sig"]) for a in answers}
+    paths = {o["ModuleILPath"] for o in truth if o.get("event") == "Loader/ModuleDCStop"}
+    odd = {a["module"] for a in answers if a["module"] is not None} - paths
+    result(p.returncode == 0 and ours == bodies and not odd, name,
+           f"{len(ours)} bodies, {len(ours ^ bodies)} different, {len(odd)} odd modules {sorted(odd)[:2]}")
+
+
 def ips(name, folder):
     """Each address with in_hot true resolves, at its samples' times, to ClrMD's method."""
     samples = []
@@ -88,6 +102,8 @@ for name in sorted(os.listdir(fixtures)):
         if f.endswith(".nettrace"):
             decode(f"decode {name}/{f}", os.path.join(folder, f),
                    os.path.join(folder, f[:-len(".nettrace")] + ".truth.jsonl"))
+    if os.path.exists(os.path.join(folder, "rundown.nettrace")):
+        methods(f"final map of {name}", os.path.join(folder, "rundown.nettrace"))
     if name.startswith("ips-"):
         ips(f"resolve {name}", folder)
 

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 
-from lib import BUILD, TOP, Daemon, Failure, Process, check, map_path, program, read_map, rss_kb, tool
+from lib import TOP, Daemon, Process, check, map_path, program, read_map, rss_kb, tool
 
 RUNDOWN = os.path.join(TOP, "build/fixtures/10.0.15/rundown.nettrace")
 LIVE = os.path.join(TOP, "build/fixtures/10.0.15/live.nettrace")
@@ -109,6 +109,23 @@ def test_garbage_stream():
 
 def test_refused():
     expect_failure("refused.*FAIL", "--error", "80004005", "--only", "live")
+
+
+def test_nothing_announced():
+    """A rundown that cannot be had, or says nothing: an error, and no empty map."""
+    expect_failure("announced none of its code", "--error", "80004005", "--only", "rundown")
+    expect_failure("announced none of its code", "--garbage=stream", "--only", "rundown")
+
+
+def test_interrupted():
+    """SIGTERM in the middle of a rundown: no map that looks whole and is not."""
+    with Fake("--rundown", RUNDOWN, "--stall", "stream") as fake, \
+            Process([program("clrsym"), "map", str(fake.pid)]) as p:
+        time.sleep(1)
+        p.signal(15)
+        check(p.wait(10) == 1, "exit status")
+        check("interrupted" in p.errors(), p.errors())
+        check(not os.path.exists(map_path(fake.pid)), "a map was written")
 
 
 def test_suspended():

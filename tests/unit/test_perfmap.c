@@ -4,6 +4,7 @@
  * happens when somebody else has a hand in it. Each test is a process of its own (Check's fork
  * mode), hence has a file of its own.
  */
+#include "target/options.h"
 #include "target/perfmap.h"
 
 #include <check.h>
@@ -99,7 +100,8 @@ static void turn_look(struct loop_timer *timer)
 		loop_timer_set(turn->loop, timer, clock_now_ns() + MS_NS(2), turn_look);
 }
 
-/* Until so many writes are done, or so many done() came, or the time is over. Returns the writes. */
+/* Until so many writes are done, or so many done() came, or the time is over. Returns the writes.
+ */
 static uint64_t turn(uint64_t n_writes, int want_done, unsigned int ms)
 {
 	struct turn turn = { .loop = loop,
@@ -483,17 +485,29 @@ END_TEST
 
 START_TEST(test_words)
 {
-	enum perfmap_where where;
-	enum names_style style;
+	static const struct {
+		int option;
+		const char *arg;
+		bool good;
+	} cases[] = {
+		{ ATTACH_OPT_MAP, "both", true },         { ATTACH_OPT_MAP, "", false },
+		{ ATTACH_OPT_MAP, "Host", false },        { ATTACH_OPT_NAMES, "full", true },
+		{ ATTACH_OPT_NAMES, "long", false },      { ATTACH_OPT_MAP_MAX_BYTES, "64M", true },
+		{ ATTACH_OPT_MAP_MAX_BYTES, "0", false }, { ATTACH_OPT_BUFFER_MB, "1024", true },
+		{ ATTACH_OPT_BUFFER_MB, "0", false },     { ATTACH_OPT_BUFFER_MB, "1025", false },
+	};
+	struct attach_options words = { 0 };
+	size_t i;
 
-	ck_assert(perfmap_parse_where("both", &where) && where == PERFMAP_BOTH);
-	ck_assert(perfmap_parse_where("target", &where) && where == PERFMAP_TARGET);
-	ck_assert(perfmap_parse_where("host", &where) && where == PERFMAP_HOST);
-	ck_assert(perfmap_parse_where("off", &where) && where == PERFMAP_OFF);
-	ck_assert(!perfmap_parse_where("", &where) && !perfmap_parse_where("Host", &where));
-	ck_assert(perfmap_parse_style("short", &style) && style == NAMES_SHORT);
-	ck_assert(perfmap_parse_style("full", &style) && style == NAMES_FULL);
-	ck_assert(!perfmap_parse_style("", &style) && !perfmap_parse_style("long", &style));
+	for (i = 0; i < ARRAY_SIZE(cases); i++)
+		ck_assert_msg(!attach_option_take(&words, cases[i].option, cases[i].arg) ==
+				      cases[i].good,
+			      "%s", cases[i].arg);
+	ck_assert_int_eq(words.map.style, NAMES_FULL);
+	ck_assert_uint_eq(words.map.max_bytes, MIB(64));
+	ck_assert_uint_eq(words.target.buffer_mb, 1024);
+	ck_assert_ptr_null(attach_option_take(&words, ATTACH_OPT_MAP, "off"));
+	ck_assert_int_eq(words.map.where, PERFMAP_OFF);
 }
 END_TEST
 
