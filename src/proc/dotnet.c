@@ -5,7 +5,7 @@
  * process is worth while; a process that lies here only gets asked in vain, or not at all.
  *
  * Settings have the prefix DOTNET_ (5 and later) or COMPlus_ (all), and their values are
- * hexadecimal; DOTNET_ wins (PROTOCOL 1.8, 4.1).
+ * hexadecimal; DOTNET_ wins.
  */
 #include "proc/internal.h"
 

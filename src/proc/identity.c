@@ -39,7 +39,8 @@ bool proc_ns_id(int dir_fd, const char *name, dev_t *devp, ino_t *inop)
 	return true;
 }
 
-/* True only when both may be seen and are one. Numbers are never compared: see CASES 95. */
+/* True only when both may be seen and are one. Numbers are never compared: an inner pid may
+ * equal the outer one by chance. */
 static bool same_ns(int dir_fd, const char *name, int other_fd, const char *other_name)
 {
 	dev_t dev, other_dev;

@@ -3,7 +3,7 @@
  * Reaching a process's diagnostic socket.
  *
  * The runtime binds TMPDIR/dotnet-diagnostic-PID-KEY-socket, mode 0600, where PID is the
- * innermost pid and KEY the start time as the process itself sees it (PROTOCOL 1.1). Dead
+ * innermost pid and KEY the start time as the process itself sees it. Dead
  * runtimes leave such files behind by the hundred, any user can make files of that name in
  * a sticky /tmp, and two containers with one /tmp may both have a process 1. Hence:
  *

@@ -545,7 +545,7 @@ static void test_socket_stale(void)
 		   PROC_E_STALE_SOCKET);
 	CHECK(report.stale == 1);
 
-	/* CASES 79: 500 dead ones and a live one */
+	/* 500 dead ones and a live one */
 	t = start_target(&(struct start){ .tmpdir = "/tmp/proc-attack-dir" });
 	for (i = 0; i < 500; i++) {
 		char path[128];

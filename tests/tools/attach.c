@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* clang-format off */
 /*
  * attach: src/target driven from stdin, for tests and benches.
  *
  *   attach [--retired-mb N] [--buffer-mb N] [--gap-s N] [--lines] PID
  *
- * prints "complete MS METHODS" when the first rundown is over, "ended WORD TEXT" at the end, and
- * answers lookup ADDR NS   "hit START SIZE IL NAME" or "miss REASON" (NS 0: now; IL -1: none) widen
- * "ok": a session with IL maps takes over status           "status KEY=VALUE..." quit stops in good
- * order
+ * prints "complete MS METHODS" when the first rundown is over, "ended WORD TEXT" at the end, and answers
+ *
+ *   lookup ADDR NS   "hit START SIZE IL NAME" or "miss REASON" (NS 0: now; IL -1: none)
+ *   widen            "ok": a session with IL maps takes over
+ *   status           "status KEY=VALUE..."
+ *   quit             stops in good order
  */
+/* clang-format on */
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>

@@ -321,7 +321,7 @@ END_TEST
 /* -- Bytes as a runtime sent them -------------------------------------------------------- */
 
 /*
- * Copied by hand from PROTOCOL and from captures: a metadata blob with flag 0x02 (8.0), one
+ * Copied by hand from captures: a metadata blob with flag 0x02 (8.0), one
  * without and its short follower (3.1), events that leave out what has not changed.
  */
 static const uint8_t golden_metadata[] = {

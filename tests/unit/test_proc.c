@@ -602,7 +602,7 @@ static int touch_process(void *data, pid_t pid)
 	return MIN(r, 0);
 }
 
-/* CASES 96: directories of /proc vanish at any moment */
+/* Directories of /proc vanish at any moment */
 START_TEST(test_churn)
 {
 	pid_t forker = fork();
