@@ -31,7 +31,7 @@
 #define TABLE_INITIAL 16u
 #define SLOT_ALIGN    64u
 /* Entries looked at around a guess. */
-#define WINDOW 4u
+#define WINDOW     4u
 
 #define PAGE_SHIFT 12
 #define PAGE_BYTES (1u << PAGE_SHIFT)

@@ -147,8 +147,7 @@ void codemap_body_info(const struct codemap *map, const struct codemap_body *bod
 		return;
 	info->module_id = mod->id;
 	if (mod->path)
-		info->module_path =
-			strings_text(&map->names, mod->path, &info->module_path_len);
+		info->module_path = strings_text(&map->names, mod->path, &info->module_path_len);
 }
 
 uint64_t codemap_generation(const struct codemap *map)

@@ -4,7 +4,8 @@
 /*
  * The insides of a code map, shared by the files of this folder only.
  *
- *   codemap.c  the rules: what an announcement or an unload means at its time
+ *   codemap.c  events in: announcements, unloads, losses, forgetting
+ *   life.c     the rules: what an event means at its time
  *   lookup.c   questions: by address, by time, in order
  *   bodies.c   the records and their slots
  *   index.c    address -> live body
@@ -220,8 +221,8 @@ uint64_t body_begin(const struct bodies *bs, uint32_t idx);
 
 /* -- Live bodies by address ------------------------------------------------------------- */
 
-#define SEGMENT_SHIFT   16
-#define SEGMENT_BYTES   (1u << SEGMENT_SHIFT)
+#define SEGMENT_SHIFT 16
+#define SEGMENT_BYTES (1u << SEGMENT_SHIFT)
 #define SEGMENT_PAGES 16u
 
 struct entry;
@@ -450,6 +451,28 @@ struct codemap {
 
 /* The body that was at an address at a time, or 0. */
 uint32_t map_find(const struct codemap *map, uint64_t addr, uint64_t time, struct past_hint *hint);
+/* -- Lives (life.c) --------------------------------------------------------------------- */
+
+/* Forgets a retired body that is out of the past already. */
+void body_expire(struct codemap *map, uint32_t idx);
+/* Ends a life earlier than it was known to. Returns false if the body is gone altogether. */
+bool life_cut(struct codemap *map, uint32_t idx, uint64_t time, enum body_end how);
+/* An unload without a body to end. */
+void unload_wait(struct codemap *map, uint64_t start, uint64_t method_id, uint64_t time);
+/* Something ended there at that time: an open past does not reach beyond. */
+void bound_raise(struct codemap *map, uint32_t idx, uint64_t time);
+/* Into map->touched: the lives that overlap the range and end after time. */
+int lives_gather(struct codemap *map, uint64_t start, uint64_t stop, uint64_t time);
+/* Looks again at the bounds of those gathered that were seen after time. */
+void bounds_refresh(struct codemap *map, uint64_t time);
+/* The same for all that overlap a retired body. */
+void bounds_refresh_around(struct codemap *map, uint32_t idx, uint64_t time);
+/* A valid load or rundown record. Returns 0, -ENOMEM or a code. */
+int life_announce(struct codemap *map, const struct codemap_load *load, bool seen, uint32_t *idxp);
+/* To be called after every change: begins lives anew that were cut too short. */
+void lives_settle(struct codemap *map);
+/* Makes a body known by (method, version), unless too many are; needs chains_reserve(). */
+void method_chain(struct codemap *map, uint32_t idx);
 uint32_t *map_method_link(void *owner, uint32_t idx, uint64_t *hashp);
 uint64_t map_method_hash(const struct codemap *map, uint64_t method_id, uint64_t version);
 /* Gives an IL map that waits to a body that has just come. */
