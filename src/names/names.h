@@ -37,6 +37,7 @@ const char *names_tier(uint32_t flags);
 
 /*
  * Appends the method's name, escaped for maps (see escape_line() of base): valid UTF-8,
- * no control characters, never empty. With tiers, "[Tier]" follows without a blank. Returns 0, -ENOMEM or -ENOSPC (the buffer's).
+ * no control characters, never empty. With tiers, "[Tier]" follows without a blank. Returns 0,
+ * -ENOMEM or -ENOSPC (the buffer's).
  */
 int names_append(struct buf *out, const struct names_method *m, enum names_style style, bool tiers);

@@ -139,7 +139,8 @@ const char *proc_error_text(const struct proc *p, int error,
 			   "or as that user",
 			   show(p->comm), p->pid, p->uid, geteuid());
 	case PROC_E_NO_STATE:
-		return "no directory for the lock: /run/clrsym for root, $XDG_RUNTIME_DIR/clrsym for a "
+		return "no directory for the lock: /run/clrsym for root, $XDG_RUNTIME_DIR/clrsym "
+		       "for a "
 		       "user must be ours alone; make it so, or set XDG_RUNTIME_DIR";
 	case PROC_E_NO_FILE: return "no such file below the process's root";
 	case PROC_E_OWN_MAP:

@@ -9,13 +9,13 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/caps.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/number.h"
 #include "base/reader.h"
-#include "base/caps.h"
 
 /* -- The loop ---------------------------------------------------------------------------- */
 
@@ -242,8 +242,9 @@ START_TEST(test_timer_order)
 		t[k].letter = (char)('a' + k);
 		t[k].n = 1;
 		/* every third begins at a wrong place */
-		ck_assert_int_eq(loop_timer_set(loop, &t[k].timer,
-						k % 3 ? base + k : base + 1000 - k, tick), 0);
+		ck_assert_int_eq(
+			loop_timer_set(loop, &t[k].timer, k % 3 ? base + k : base + 1000 - k, tick),
+			0);
 	}
 	for (i = 0; i < 26; i += 3)
 		ck_assert_int_eq(loop_timer_set(loop, &t[i].timer, base + i, tick), 0);
@@ -502,7 +503,8 @@ END_TEST
 
 START_TEST(test_buf)
 {
-	static const char expected[] = "one 2 \x03\x05\x04\x09\x08\x07\x06\x08\x07\x06\x05\x04\x03\x02\x01";
+	static const char expected[] =
+		"one 2 \x03\x05\x04\x09\x08\x07\x06\x08\x07\x06\x05\x04\x03\x02\x01";
 	_cleanup_buf_ struct buf b;
 
 	buf_init(&b, 1000);
@@ -737,10 +739,10 @@ static const struct {
 	bool pass;
 	uint32_t dropped;
 } lines[] = {
-	{ 1000, true, 0 },  { 1000, true, 0 },	{ 1001, true, 0 },  { 1009, true, 0 },
+	{ 1000, true, 0 },  { 1000, true, 0 },  { 1001, true, 0 },  { 1009, true, 0 },
 	{ 1009, true, 0 },  { 1009, false, 0 }, { 1009, false, 0 }, { 1010, true, 2 },
-	{ 1010, true, 0 },  { 1011, true, 0 },	{ 1011, true, 0 },  { 1011, true, 0 },
-	{ 1011, false, 0 }, { 1500, true, 1 },	{ 1500, true, 0 },
+	{ 1010, true, 0 },  { 1011, true, 0 },  { 1011, true, 0 },  { 1011, true, 0 },
+	{ 1011, false, 0 }, { 1500, true, 1 },  { 1500, true, 0 },
 };
 
 START_TEST(test_log_limit)
@@ -752,7 +754,8 @@ START_TEST(test_log_limit)
 	for (i = 0; i < ARRAY_SIZE(lines); i++) {
 		dropped = 0;
 		ck_assert_msg(log_limit_pass(&limit, SEC_NS(lines[i].at_s), &dropped) ==
-				      lines[i].pass, "line %zu", i);
+				      lines[i].pass,
+			      "line %zu", i);
 		ck_assert_msg(dropped == lines[i].dropped, "line %zu: %u dropped", i, dropped);
 	}
 }
@@ -775,8 +778,8 @@ START_TEST(test_hash_bytes)
 		ck_assert_uint_ne(hash_bytes(3, bytes, n), h);
 		for (i = 0; i < sizeof(bytes); i++) {
 			bytes[i] ^= 1;
-			ck_assert_msg((hash_bytes(1, bytes, n) != h) == (i < n),
-				      "byte %zu of %zu", i, n);
+			ck_assert_msg((hash_bytes(1, bytes, n) != h) == (i < n), "byte %zu of %zu",
+				      i, n);
 			bytes[i] ^= 1;
 		}
 	}
