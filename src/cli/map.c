@@ -25,7 +25,8 @@ struct map_run {
 	struct perfmap *perfmap;
 	struct loop_fd signals;
 	int signal_fd;
-	bool complete, tty, progress;
+	bool complete, tty;
+	uint64_t shown_mb; /* by the progress line; 0: none is there */
 	int result;
 };
 
@@ -36,17 +37,17 @@ static void progress_line(struct map_run *run)
 	if (!run->tty)
 		return;
 	target_get_status(run->target, &status);
-	if (status.state != TARGET_RUNDOWN || status.rundown_bytes < MIB(1))
+	if (status.state != TARGET_RUNDOWN || status.rundown_bytes >> 20 == run->shown_mb)
 		return;
-	fprintf(stderr, "\rreading the rundown: %" PRIu64 " MB", status.rundown_bytes >> 20);
-	run->progress = true;
+	run->shown_mb = status.rundown_bytes >> 20;
+	fprintf(stderr, "\rreading the rundown: %" PRIu64 " MB", run->shown_mb);
 }
 
 static void progress_end(struct map_run *run)
 {
-	if (run->progress)
+	if (run->shown_mb)
 		fprintf(stderr, "\r\033[K");
-	run->progress = false;
+	run->shown_mb = 0;
 }
 
 static void on_written(struct perfmap *pm UNUSED, int result, void *data)
