@@ -41,20 +41,27 @@ static const char *why_no_socket(const struct proc *p, const struct proc_socket_
 	_cleanup_close_ int root_fd = -1, dir_fd = -1;
 	enum proc_dotnet kind;
 	const char *variable;
+	bool not_dotnet;
 	uint64_t value;
 	size_t i;
 
-	if (proc_detect_dotnet(p, &kind) == 0 && kind == PROC_NOT_DOTNET)
+	not_dotnet = proc_detect_dotnet(p, &kind) == 0 && kind == PROC_NOT_DOTNET;
+	for (i = 0; i < ARRAY_SIZE(switches); i++) {
+		if (proc_get_setting(p, switches[i], &variable, &value) || !variable || value)
+			continue;
+		/* a single-file program maps no libcoreclr.so either */
+		if (not_dotnet)
+			return say("%s (%d) is not a .NET process, or a single-file one whose "
+				   "environment has %s=0; if so, restart it without that",
+				   show(p->comm), p->pid, variable);
+		return say("%s (%d) has no diagnostic socket: its environment has %s=0; restart it "
+			   "without that",
+			   show(p->comm), p->pid, variable);
+	}
+	if (not_dotnet)
 		return say("%s (%d) is not a .NET process: no libcoreclr.so is mapped and no "
 			   "diagnostic socket is there",
 			   show(p->comm), p->pid);
-	for (i = 0; i < ARRAY_SIZE(switches); i++) {
-		if (proc_get_setting(p, switches[i], &variable, &value) == 0 && variable &&
-		    value == 0)
-			return say("%s (%d) has no diagnostic socket: its environment has "
-				   "%s=0; restart it without that",
-				   show(p->comm), p->pid, variable);
-	}
 	if (proc_socket_dir(p, &dir) == 0 && proc_open_root(p, &root_fd) == 0 && *dir == '/') {
 		dir_fd = proc_openat2(root_fd, dir, O_PATH | O_DIRECTORY,
 				      RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);

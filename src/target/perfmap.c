@@ -24,8 +24,9 @@ struct perfmap {
 	const struct proc *proc;
 	struct perfmap_options opts;
 	struct proc_map *places[PROC_N_MAP_PLACES]; /* NULL: not kept */
-	bool writing_place[PROC_N_MAP_PLACES];      /* takes part in the write under way */
-	const struct codemap *map;                  /* NULL: nothing to write */
+	int refused[PROC_N_MAP_PLACES]; /* why a wanted place could not be opened; told once */
+	bool writing_place[PROC_N_MAP_PLACES]; /* takes part in the write under way */
+	const struct codemap *map;             /* NULL: nothing to write */
 	uint64_t written_generation, writing_generation;
 	uint64_t last_write_ns;
 	struct loop_timer timer; /* the next rewrite */
@@ -61,12 +62,7 @@ int perfmap_new(struct perfmap **outp, struct loop *loop, const struct proc *pro
 		const struct perfmap_options *opts)
 {
 	_cleanup_(perfmap_freep) struct perfmap *pm = calloc(1, sizeof(*pm));
-	static const char *const where[] = {
-		[PROC_MAP_TARGET] = "its own /tmp",
-		[PROC_MAP_TARGET_OUTER] = "its own /tmp under our number",
-		[PROC_MAP_HOST] = "/tmp",
-	};
-	int i, r, first = 0, result[PROC_N_MAP_PLACES] = { 0 };
+	int i, r, first = 0;
 	bool own = false, any = false;
 
 	if (!pm)
@@ -89,20 +85,16 @@ int perfmap_new(struct perfmap **outp, struct loop *loop, const struct proc *pro
 	for (i = 0; i < PROC_N_MAP_PLACES; i++) {
 		if (!perfmap_wants(pm, (enum proc_map_place)i))
 			continue;
-		result[i] = proc_map_open(proc, (enum proc_map_place)i, &pm->places[i]);
-		if (result[i] < 0)
-			return result[i];
-		any |= !result[i];
-		if (result[i] && result[i] != PROC_E_SAME_PLACE && !first)
-			first = result[i];
+		r = proc_map_open(proc, (enum proc_map_place)i, &pm->places[i]);
+		if (r < 0)
+			return r;
+		any |= !r;
+		pm->refused[i] = r == PROC_E_SAME_PLACE ? 0 : r;
+		if (!first)
+			first = pm->refused[i];
 	}
 	if (!any)
 		return first ? first : PROC_E_READ_ONLY;
-	/* one place is enough to go on, but the others are not left out without a word */
-	for (i = 0; i < PROC_N_MAP_PLACES; i++)
-		if (result[i] && result[i] != PROC_E_SAME_PLACE)
-			log_warn("pid %d: no map in %s: %s", (int)proc->pid, where[i],
-				 proc_error_text(proc, result[i], NULL));
 	*outp = TAKE_PTR(pm);
 	return 0;
 }
@@ -204,6 +196,24 @@ static int perfmap_publish(struct perfmap *pm)
 	return any ? 0 : pm->place_error;
 }
 
+/* One place is enough to go on, but the others are not left out without a word. */
+static void perfmap_tell_refused(struct perfmap *pm)
+{
+	static const char *const where[] = {
+		[PROC_MAP_TARGET] = "its own /tmp",
+		[PROC_MAP_TARGET_OUTER] = "its own /tmp under our number",
+		[PROC_MAP_HOST] = "/tmp",
+	};
+	size_t i;
+
+	for (i = 0; i < PROC_N_MAP_PLACES; i++) {
+		if (pm->refused[i])
+			log_warn("pid %d: no map in %s: %s", (int)pm->proc->pid, where[i],
+				 proc_error_text(pm->proc, pm->refused[i], NULL));
+		pm->refused[i] = 0;
+	}
+}
+
 static void perfmap_complete(struct perfmap *pm)
 {
 	int r = perfmap_publish(pm);
@@ -217,6 +227,8 @@ static void perfmap_complete(struct perfmap *pm)
 		pm->written_generation = pm->writing_generation;
 	}
 	codemap_map_writer_deinit(&pm->writer);
+	if (!r)
+		perfmap_tell_refused(pm);
 	if (!r && pm->status.left_out && pm->status.writes == 1)
 		log_warn("pid %d: its map is limited to %zu bytes: %zu code bodies are left out",
 			 (int)pm->proc->pid, pm->opts.max_bytes, pm->status.left_out);

@@ -1524,7 +1524,7 @@ static void user_is_expected(pid_t pid)
 
 	unsetenv("XDG_RUNTIME_DIR");
 	CHECK_CODE(proc_open(pid, &p), 0);
-	CHECK_CODE(proc_lock(p, &fd, &holder), PROC_E_DENIED);
+	CHECK_CODE(proc_lock(p, &fd, &holder), PROC_E_NO_STATE);
 	proc_close(p);
 }
 
