@@ -394,7 +394,10 @@ struct found index_find(const struct live_index *ix, uint64_t addr)
 	if (at == page.low)
 		return (struct found){ .past = seg->past };
 	e = &seg->entries[at - 1];
-	return (struct found){ .past = seg->past, .idx = off <= entry_last(e) ? entry_body(e) : 0 };
+	/* a branch and no select: most addresses hit, and the answer need not wait for the test */
+	if (unlikely(off > entry_last(e)))
+		return (struct found){ .past = seg->past };
+	return (struct found){ .past = seg->past, .idx = entry_body(e) };
 }
 
 /* -- Changes ------------------------------------------------------------------------------ */

@@ -68,6 +68,45 @@ static void make_bodies(bool shuffled)
 	}
 }
 
+/*
+ * The least that a lookup could do, as a second reference: each mapping a table of its 256-byte
+ * buckets, each the first body that starts in or after it, and a short scan over the starts. It
+ * knows no time, no names, and cannot change.
+ */
+#define BUCKET_SHIFT 8
+static uint32_t *buckets[N_MAPS];
+
+static void make_buckets(void)
+{
+	uint32_t per_map = N_BODIES / N_MAPS, m, i;
+
+	for (m = 0; m < N_MAPS; m++) {
+		uint32_t first = m * per_map, last = first + per_map - 1;
+		uint64_t n = ((starts[last] - starts[first]) >> BUCKET_SHIFT) + 2, b;
+
+		buckets[m] = calloc(n, sizeof(*buckets[m]));
+		if (!buckets[m])
+			abort();
+		for (b = 0, i = first; b < n; b++) {
+			while (i < last && starts[i + 1] <= starts[first] + (b << BUCKET_SHIFT))
+				i++;
+			buckets[m][b] = i;
+		}
+	}
+}
+
+static uintptr_t bucket_lookup(uint64_t addr)
+{
+	uint32_t per_map = N_BODIES / N_MAPS, m, i;
+
+	for (m = N_MAPS - 1; m && addr < starts[m * per_map]; m--)
+		;
+	i = buckets[m][(addr - starts[m * per_map]) >> BUCKET_SHIFT];
+	while (i + 1 < (m + 1) * per_map && starts[i + 1] <= addr)
+		i++;
+	return (uintptr_t)&starts[i];
+}
+
 static struct codemap *make_map(void)
 {
 	struct codemap *map;
@@ -112,7 +151,7 @@ static int compare_start(const void *key, const void *at)
 /* Keeps results from being optimised away. */
 static volatile uintptr_t sink;
 
-enum kind { LOOKUP, LOOKUP_TIME, LOOKUP_RECENT, BSEARCH, N_KINDS };
+enum kind { LOOKUP, LOOKUP_TIME, LOOKUP_RECENT, BSEARCH, BUCKETS };
 
 static inline uintptr_t ask(const struct codemap *map, enum kind kind, uint32_t i, uint64_t addr)
 {
@@ -121,6 +160,7 @@ static inline uintptr_t ask(const struct codemap *map, enum kind kind, uint32_t 
 	case LOOKUP_TIME: return (uintptr_t)codemap_lookup_at(map, addr, query_time[i], NULL);
 	case LOOKUP_RECENT:
 		return (uintptr_t)codemap_lookup_at(map, addr, (uint64_t)N_BODIES * STEP_NS, NULL);
+	case BUCKETS: return bucket_lookup(addr);
 	default:
 		return (uintptr_t)bsearch(&addr, starts, N_BODIES, sizeof(starts[0]),
 					  compare_start);
@@ -197,6 +237,7 @@ int main(int argc, char **argv)
 	make_bodies(shuffled);
 	begin = clock_now_ns();
 	map = make_map();
+	make_buckets();
 	printf("%u bodies in %u mappings, %s order, %.2f us a load\n", N_BODIES, N_MAPS,
 	       shuffled ? "random" : "address", (double)(clock_now_ns() - begin) / N_BODIES / 1e3);
 	for (i = 0; i < N_QUERIES; i++) {
@@ -219,14 +260,16 @@ int main(int argc, char **argv)
 
 	worst[0] = measure(map, "lookup random / bsearch", LOOKUP, BSEARCH, false);
 	worst[1] = measure(map, "lookup dependent / bsearch", LOOKUP, BSEARCH, true);
+	measure(map, "bare bucket table random / bsearch", BUCKETS, BSEARCH, false);
+	measure(map, "bare bucket table dep. / bsearch", BUCKETS, BSEARCH, true);
 	worst[2] = measure(map, "random times / no time, random", LOOKUP_TIME, LOOKUP, false);
 	worst[3] = measure(map, "random times / no time, dependent", LOOKUP_TIME, LOOKUP, true);
 	measure(map, "recent times / no time, random", LOOKUP_RECENT, LOOKUP, false);
 	measure(map, "recent times / no time, dependent", LOOKUP_RECENT, LOOKUP, true);
-	worst[0] = MAX(worst[0], worst[1]);
 	worst[2] = MAX(worst[2], worst[3]);
-	good = worst[0] <= 0.4 && worst[2] <= 1.5;
-	printf("budget: lookup %.3f of bsearch (<= 0.4), with time %.3f (<= 1.5): %s\n", worst[0],
-	       worst[2], good ? "kept" : "MISSED");
+	good = worst[0] <= 0.4 && worst[1] <= 0.4 && worst[2] <= 1.5;
+	printf("budget: lookup random %.3f, dependent %.3f of bsearch (<= 0.4), with time %.3f "
+	       "(<= 1.5): %s\n",
+	       worst[0], worst[1], worst[2], good ? "kept" : "MISSED");
 	return 0; /* a noisy machine is no failure */
 }
