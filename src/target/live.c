@@ -24,8 +24,9 @@
 #define TARGET_RETRY_EXEC_NS MS_NS(100)
 /* Streams that cannot be followed, one after the other. */
 #define TARGET_CORRUPT_TRIES 5u
-/* Hardly a method takes longer to compile. */
-#define TARGET_COMPILE_WAIT_NS MS_NS(50)
+/* Hardly a method takes longer to compile than the tries take together. */
+#define TARGET_COMPILE_WAIT_NS MS_NS(5)
+#define TARGET_COMPILE_TRIES   10u
 /* A stream that could be followed for so long was not one of a series of bad ones. */
 #define TARGET_GOOD_STREAM_NS SEC_NS(60)
 /* From the first event of a runtime that was suspended at start-up to its rundown. */
@@ -152,9 +153,20 @@ static void target_live_progress(struct session *session UNUSED, void *data)
 	}
 }
 
+/*
+ * The runtime decides before it compiles a method whether it will announce it: what is being
+ * compiled now is in no live session, and in a rundown only when it is done. So the rundown waits
+ * for a moment when no thread runs, or for long enough.
+ */
 static void target_compiled(struct loop_timer *timer)
 {
-	target_begin_rundown(container_of(timer, struct target, timer));
+	struct target *t = container_of(timer, struct target, timer);
+
+	if (t->compile_tries++ < TARGET_COMPILE_TRIES && proc_may_compile(t->proc) &&
+	    loop_timer_set(t->pool->loop, &t->timer, clock_now_ns() + TARGET_COMPILE_WAIT_NS,
+			   target_compiled) == 0)
+		return;
+	target_begin_rundown(t);
 }
 
 static void target_live_opened(struct session *session, void *data)
@@ -167,14 +179,8 @@ static void target_live_opened(struct session *session, void *data)
 	target_set_state(t, TARGET_RUNDOWN);
 	if (t->opts.il_maps && !t->live_lines)
 		target_open_next(t); /* widened while it was being opened */
-	/*
-	 * The runtime decides before it compiles a method whether it will announce it: what is
-	 * being compiled now is in no live session, and in a rundown only when it is done.
-	 */
-	if (!proc_may_compile(t->proc) ||
-	    loop_timer_set(t->pool->loop, &t->timer, clock_now_ns() + TARGET_COMPILE_WAIT_NS,
-			   target_compiled) < 0)
-		target_begin_rundown(t);
+	t->compile_tries = 0;
+	target_compiled(&t->timer);
 }
 
 static void target_look_again(struct loop_timer *timer)

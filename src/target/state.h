@@ -62,7 +62,7 @@ struct target {
 	struct loop_timer stop_timer; /* deadline of target_stop() */
 	struct loop_timer expire_timer;
 	uint64_t retry_ns;
-	unsigned int exec_tries, corrupt_tries;
+	unsigned int exec_tries, corrupt_tries, compile_tries;
 	bool exited;
 };
 
