@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <getopt.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include <jansson.h>

@@ -10,7 +10,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include "base/escape.h"

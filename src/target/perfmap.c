@@ -6,7 +6,6 @@
 #include "target/perfmap.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include "base/caps.h"
