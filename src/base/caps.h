@@ -85,6 +85,15 @@
 #define DEFAULT_RETIRED_NS    SEC_NS(15 * 60)
 #define DEFAULT_RETIRED_BYTES MIB(16)
 
+/* -- Code bytes ----------------------------------------------------------------------- */
+
+/* Kept of one target, records included: far above what a large server has compiled. */
+#define CAP_CODE_BYTES MIB(32)
+/* One body: a longer one would take too much of it, and too long to read. */
+#define CAP_CODE_BODY MIB(4)
+/* Bodies that wait to be read: some seconds of the fastest start-up. */
+#define CAP_CODE_PENDING 65536u
+
 /* -- Trust in time -------------------------------------------------------------------- */
 
 /* Events arrive up to 110 ms late from a healthy target; see target's known_until. */
@@ -130,3 +139,33 @@
 #define CAP_CGROUP_DEPTH 64u
 /* A target that keeps renaming directories makes openat2 say "again": so often, then no more. */
 #define CAP_OPENAT2_TRIES 16u
+
+/* -- inject --------------------------------------------------------------------------- */
+
+/* Pages of code that a recording hits (16 GB of code): past this, everything counts as hit. */
+#define CAP_INJECT_PAGES 4194304u
+/* Records of mappings, forks, execs and exits of one recording. */
+#define CAP_INJECT_EVENTS 16777216u
+/* Distinct names of mappings: text. */
+#define CAP_INJECT_NAME_BYTES MIB(64)
+/* Retired bodies of one target while a recording is under way. */
+#define CAP_RECORDING_RETIRED GIB(1)
+/* One image's addresses: far above all the code that one process can have. */
+#define CAP_IMAGE_BYTES GIB(4)
+
+/* -- perf.data ------------------------------------------------------------------------ */
+
+/* One piece of input or output: calls cost nothing any more, and a record fits (64 KiB). */
+#define PERF_WINDOW KIB(512)
+/* Events of one recording: all tracepoints of a kernel are some 2,500. */
+#define CAP_PERF_ATTRS 16384u
+/* The kernel itself refuses attrs of more than a page; they have 136 bytes today. */
+#define CAP_PERF_ATTR_BYTES 4096u
+/* One id for each event on each CPU: 100 events on 10,000 CPUs. Doubled for the hash table. */
+#define CAP_PERF_IDS 1048576u
+/* Host names have up to 64 bytes on Linux; perf pads them. */
+#define CAP_PERF_HOSTNAME 1024u
+/* The window of zstd, 2^n bytes: what the highest level of `perf record -z` (22) asks for. */
+#define CAP_PERF_ZSTD_WINDOW_LOG 27
+/* AUX records that have moved by different distances, 16 bytes each. */
+#define CAP_PERF_AUX_MOVES 4194304u

@@ -16,6 +16,9 @@ int cli_ps(int argc, char **argv);
 int cli_map(int argc, char **argv);
 int cli_decode(int argc, char **argv);
 int cli_resolve(int argc, char **argv);
+int cli_inject(int argc, char **argv);
+int cli_image(int argc, char **argv);
+int cli_perf(int argc, char **argv);
 
 /* "clrsym VERB: ..." and a hint at --help on stderr; returns EXIT_USAGE. */
 int cli_usage_error(const char *verb, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

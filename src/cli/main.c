@@ -25,6 +25,9 @@ static const struct {
 	{ "map", cli_map, "attach to a process once and write its /tmp/perf-PID.map" },
 	{ "decode", cli_decode, "print the events or the final code map of a trace file" },
 	{ "resolve", cli_resolve, "name addresses, at their time, from trace files" },
+	{ "perf", cli_perf, "run perf record, and name the managed code in what it wrote" },
+	{ "inject", cli_inject, "name the managed code in a perf.data" },
+	{ "image", cli_image, "write a process's code as an ELF file, for gdb and the like" },
 };
 
 static void print_help(FILE *out)

@@ -80,9 +80,10 @@ struct codemap_load {
 /* A body as an answer. Strings are borrowed like the body. */
 struct codemap_info {
 	uint64_t method_id, module_id, start, version;
-	uint64_t load;   /* ns; 0 when open towards the past without bound */
-	uint64_t unload; /* ns; UINT64_MAX while alive */
-	bool open_past;  /* load is a lower bound, not the moment of the load */
+	uint64_t load;      /* ns; 0 when open towards the past without bound */
+	uint64_t unload;    /* ns; UINT64_MAX while alive */
+	bool open_past;     /* load is a lower bound, not the moment of the load */
+	uint64_t announced; /* ns; its first announcement: load, or with open_past later */
 	uint32_t size, token, flags;
 	struct names_method name;
 	const char *module_path; /* NULL when not announced; not NUL-terminated */
@@ -147,6 +148,8 @@ bool codemap_has_il(const struct codemap *map, const struct codemap_body *body);
 
 /* Events between the two times were lost: misses in between say so. */
 void codemap_gap(struct codemap *map, uint64_t from, uint64_t to);
+/* Were events lost at any time in between? */
+bool codemap_lost_between(const struct codemap *map, uint64_t from, uint64_t to);
 
 /*
  * The body at an address now (no time), or at a time: O(log n). *missp (may be NULL) says
@@ -164,6 +167,13 @@ void codemap_body_info(const struct codemap *map, const struct codemap_body *bod
  * again from start + 1; the walk may be interrupted by changes.
  */
 const struct codemap_body *codemap_next(const struct codemap *map, uint64_t from);
+
+/*
+ * Every body that is remembered, alive or retired, each once and in no order. The map must not
+ * change meanwhile. A result other than 0 ends the walk and is passed on.
+ */
+typedef int (*codemap_body_fn)(void *data, const struct codemap_body *body);
+int codemap_each(const struct codemap *map, codemap_body_fn fn, void *data);
 
 /* Changes the bounds on retired bodies, while a recording needs them; 0 = the default. */
 void codemap_set_retention(struct codemap *map, size_t bytes, uint64_t ns);

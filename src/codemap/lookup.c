@@ -40,21 +40,26 @@ uint32_t map_find(const struct codemap *map, uint64_t addr, uint64_t time, struc
 	return found.past ? past_find(map, found.past, addr, time, hint) : 0;
 }
 
-static enum codemap_miss miss_reason(const struct codemap *map, uint64_t time,
-				     const struct past_hint *hint)
+bool codemap_lost_between(const struct codemap *map, uint64_t from, uint64_t to)
 {
 	uint32_t low = 0, high = map->n_gaps;
 
-	/* gaps are sorted and apart: the first that ends at or after time */
+	/* gaps are sorted and apart: the first that ends at or after from */
 	while (low < high) {
 		uint32_t mid = low + (high - low) / 2;
 
-		if (map->gaps[mid].to < time)
+		if (map->gaps[mid].to < from)
 			low = mid + 1;
 		else
 			high = mid;
 	}
-	if (low < map->n_gaps && map->gaps[low].from <= time)
+	return low < map->n_gaps && map->gaps[low].from <= to;
+}
+
+static enum codemap_miss miss_reason(const struct codemap *map, uint64_t time,
+				     const struct past_hint *hint)
+{
+	if (codemap_lost_between(map, time, time))
 		return CODEMAP_MISS_LOST;
 	if (time < map->horizon)
 		return CODEMAP_MISS_EXPIRED;
@@ -111,6 +116,36 @@ const struct codemap_body *codemap_next(const struct codemap *map, uint64_t from
 	return idx ? body_at(&map->bodies, idx) : NULL;
 }
 
+struct each {
+	codemap_body_fn fn;
+	void *data;
+	int result;
+};
+
+static bool each_retired(struct codemap *map, uint32_t idx, void *arg)
+{
+	struct each *each = arg;
+
+	each->result = each->fn(each->data, body_at(&map->bodies, idx));
+	return !each->result;
+}
+
+int codemap_each(const struct codemap *map, codemap_body_fn fn, void *data)
+{
+	struct each each = { .fn = fn, .data = data };
+	const struct codemap_body *body;
+	uint64_t from;
+	int r;
+
+	for (from = 0; (body = codemap_next(map, from)); from = (uint64_t)body->start + 1) {
+		r = fn(data, body);
+		if (r)
+			return r;
+	}
+	past_walk_back(map, each_retired, &each);
+	return each.result;
+}
+
 /* Only an open past needs more than the record itself: then it is found by where it was. */
 static uint64_t life_begin(const struct codemap *map, const struct codemap_body *b)
 {
@@ -135,6 +170,7 @@ void codemap_body_info(const struct codemap *map, const struct codemap_body *bod
 		.load = life_begin(map, body),
 		.unload = body_unload(body),
 		.open_past = body->open_past,
+		.announced = body->load,
 		.size = body->size,
 		.token = body->token,
 		.flags = body->flags | (body->cold ? BODY_FLAG_COLD : 0),

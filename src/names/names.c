@@ -40,6 +40,22 @@ const char *names_tier(uint32_t flags)
 	return tiers[flags >> TIER_SHIFT & TIER_MASK];
 }
 
+bool names_is_jitted(uint32_t flags)
+{
+	return flags & FLAG_JITTED;
+}
+
+bool names_parse_style(const char *word, enum names_style *stylep)
+{
+	if (strcmp(word, "short") == 0)
+		*stylep = NAMES_SHORT;
+	else if (strcmp(word, "full") == 0)
+		*stylep = NAMES_FULL;
+	else
+		return false;
+	return true;
+}
+
 static bool starts_with(const char *s, const char *end, const char *word)
 {
 	size_t n = strlen(word);

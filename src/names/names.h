@@ -12,6 +12,7 @@
  * Tier suffixes in brackets, as the runtime's own perf map has them.
  */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,6 +22,9 @@ enum names_style {
 	NAMES_SHORT,
 	NAMES_FULL,
 };
+
+/* "short" or "full". */
+bool names_parse_style(const char *word, enum names_style *stylep);
 
 /* The parts of one method's name: UTF-8, not NUL-terminated. */
 struct names_method {
@@ -34,6 +38,8 @@ struct names_method {
  * "QuickJitted", "OptimizedTier1", ...; "Unknown" for a jitted body that does not say.
  */
 const char *names_tier(uint32_t flags);
+/* Made by the JIT, not read from an image. */
+bool names_is_jitted(uint32_t flags);
 
 /*
  * Appends the method's name, escaped for maps (see escape_line() of base): valid UTF-8,

@@ -61,78 +61,23 @@ int proc_get_setting(const struct proc *p, const char *name, const char **variab
 	return 0;
 }
 
-static bool is_coreclr(struct text line)
+static int is_coreclr(void *data UNUSED, const struct proc_mapping *m)
 {
-	struct parse_mapping mapping;
-	struct text name;
+	struct text name = text_basename(text_of(m->path, m->path_len));
 
-	if (!parse_mapping(line, &mapping))
-		return false;
-	name = text_basename(mapping.path);
 	/* an update of the package leaves running processes with a deleted file */
 	return text_equal(name, "libcoreclr.so") || text_equal(name, "libcoreclr.so (deleted)");
 }
 
-/* The text may be tens of megabytes long: it is read line by line, and only as far as needed. */
-static int maps_coreclr(const struct proc *p, bool *yesp)
-{
-	_cleanup_close_ int fd = -1;
-	_cleanup_free_ char *chunk = NULL;
-	const size_t size = KIB(64);
-	uint64_t total = 0;
-	size_t len = 0;
-	int r;
-
-	*yesp = false;
-	r = proc_open_maps(p, &fd);
-	if (r)
-		return r;
-	chunk = malloc(size);
-	if (!chunk)
-		return -ENOMEM;
-	for (;;) {
-		struct text t, line;
-		const char *last;
-		ssize_t n;
-
-		n = read(fd, chunk + len, size - len);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return proc_error_of(errno);
-		if (n == 0)
-			return 0;
-		total += (uint64_t)n;
-		if (total > CAP_MAPS_BYTES)
-			return PROC_E_TOO_BIG;
-		len += (size_t)n;
-		last = memrchr(chunk, '\n', len);
-		if (!last) {
-			if (len == size)
-				len = 0; /* no line of the kernel's is that long */
-			continue;
-		}
-		t = text_of(chunk, (size_t)(last + 1 - chunk));
-		while (text_line(&t, &line)) {
-			if (is_coreclr(line)) {
-				*yesp = true;
-				return 0;
-			}
-		}
-		len -= (size_t)(last + 1 - chunk);
-		memmove(chunk, last + 1, len);
-	}
-}
-
 int proc_detect_dotnet(const struct proc *p, enum proc_dotnet *kindp)
 {
+	int r, mapped;
 	bool yes;
-	int r;
 
-	r = maps_coreclr(p, &yes);
+	r = proc_each_mapping(p, is_coreclr, NULL, &mapped);
 	if (r)
 		return r;
-	if (yes) {
+	if (mapped) {
 		*kindp = PROC_DOTNET;
 		return 0;
 	}

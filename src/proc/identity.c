@@ -173,6 +173,7 @@ int proc_open(pid_t pid, struct proc **outp)
 	if (r)
 		return r;
 	p->start = stat.start;
+	p->parent = (pid_t)stat.parent;
 	n = MIN(text_len(stat.comm), sizeof(p->comm) - 1);
 	memcpy(p->comm, stat.comm.p, n);
 	r = proc_status(p, &status);

@@ -130,7 +130,8 @@ bool parse_stat(struct text t, struct parse_stat *out)
 	while (t.p < t.end && t.end[-1] == '\n')
 		t.end--;
 	for (field = 3; text_word(&t, &word); field++) {
-		uint64_t *vp = field == 22   ? &out->start
+		uint64_t *vp = field == 4    ? &out->parent
+			       : field == 22 ? &out->start
 			       : field == 26 ? &out->start_code
 			       : field == 28 ? &out->start_stack
 					     : NULL;

@@ -47,6 +47,7 @@ struct text text_basename(struct text t);
 struct parse_stat {
 	struct text comm;
 	char state;
+	uint64_t parent;      /* field 4 */
 	uint64_t start;       /* field 22 */
 	uint64_t start_code;  /* field 26; 0 or 1 without the right to look */
 	uint64_t start_stack; /* field 28 */

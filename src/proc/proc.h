@@ -44,6 +44,7 @@ enum proc_error {
 struct proc {
 	pid_t pid;       /* as we see it */
 	pid_t inner_pid; /* innermost, as it sees itself */
+	pid_t parent;    /* when it was opened */
 	uint64_t start;  /* field 22 of stat: ticks since boot, in our time namespace */
 	int pid_fd;
 	int dir_fd; /* /proc/PID */
@@ -101,6 +102,20 @@ int proc_connect_socket(const struct proc *p, const struct proc_socket_options *
 
 /* Opens /proc/PID/maps. 0, -errno, GONE or DENIED. */
 int proc_open_maps(const struct proc *p, int *fdp);
+/* A line of /proc/PID/maps. The path is as the kernel writes it, not NUL-terminated. */
+struct proc_mapping {
+	uint64_t start, end, offset;
+	bool executable;
+	const char *path; /* empty for an anonymous one */
+	size_t path_len;
+};
+
+/*
+ * Calls fn for each mapping; stops when it returns non-zero, which *resultp then is. 0, -errno,
+ * GONE, DENIED or TOO_BIG.
+ */
+int proc_each_mapping(const struct proc *p, int (*fn)(void *data, const struct proc_mapping *m),
+		      void *data, int *resultp);
 /* Opens /proc/PID/mem for reading. */
 int proc_open_mem(const struct proc *p, int *fdp);
 /*

@@ -33,6 +33,8 @@ struct feed {
 	uint64_t core_module; /* System.Private.CoreLib's, 0 until known */
 	void (*lost_fn)(void *data, uint64_t n, uint64_t from, uint64_t to);
 	void *lost_data;
+	void (*load_fn)(void *data, const struct codemap_body *body);
+	void *load_data;
 	/* 3.1 only */
 	struct feed_beside beside[FEED_THREADS];
 	struct codemap_il *waiting; /* a rundown map waits for the method record after it */
@@ -100,6 +102,7 @@ static int feed_method(struct feed *feed, const struct clr_event *ev,
 		.sig_len = m->sig.len,
 	};
 	struct feed_beside *beside = feed_beside(feed, nev->thread_id);
+	struct codemap_body *body = NULL;
 	int r;
 
 	*beside = (struct feed_beside){ nev->thread_id, m->method_id, m->version, time };
@@ -108,10 +111,12 @@ static int feed_method(struct feed *feed, const struct clr_event *ev,
 		r = codemap_rundown(feed->map, &load, NULL);
 	} else {
 		feed->stats.loads++;
-		r = codemap_load(feed->map, &load, NULL);
+		r = codemap_load(feed->map, &load, &body);
 	}
 	if (r < 0)
 		return r;
+	if (body && feed->load_fn)
+		feed->load_fn(feed->load_data, body);
 	if (r == CODEMAP_E_INVALID || r == CODEMAP_E_FULL)
 		feed->stats.refused++;
 	if (feed->n_waiting && feed->waiting_method == m->method_id) {
@@ -304,6 +309,13 @@ void feed_on_lost(struct feed *feed, void (*fn)(void *data, uint64_t n, uint64_t
 {
 	feed->lost_fn = fn;
 	feed->lost_data = data;
+}
+
+void feed_on_load(struct feed *feed, void (*fn)(void *data, const struct codemap_body *body),
+		  void *data)
+{
+	feed->load_fn = fn;
+	feed->load_data = data;
 }
 
 struct nettrace *feed_nettrace(struct feed *feed)

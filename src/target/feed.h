@@ -57,6 +57,10 @@ void feed_promise(struct feed *feed, uint64_t time);
 void feed_on_lost(struct feed *feed, void (*fn)(void *data, uint64_t n, uint64_t from, uint64_t to),
 		  void *data);
 
+/* A body was loaded, as the map has it: called back at once. Not for rundown records. */
+void feed_on_load(struct feed *feed, void (*fn)(void *data, const struct codemap_body *body),
+		  void *data);
+
 struct nettrace *feed_nettrace(struct feed *feed);
 const struct feed_stats *feed_get_stats(const struct feed *feed);
 

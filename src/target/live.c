@@ -133,6 +133,17 @@ static void target_lost(void *data, uint64_t n, uint64_t from, uint64_t to)
 	target_schedule_heal(t);
 }
 
+static void target_loaded(void *data, const struct codemap_body *body)
+{
+	struct target *t = data;
+	struct codemap_info info;
+
+	if (!t->opts.keep_code || !target_code_store(t))
+		return;
+	codemap_body_info(t->map, body, &info);
+	code_want(t->code, &info);
+}
+
 static void target_resumed(struct loop_timer *timer)
 {
 	target_begin_rundown(container_of(timer, struct target, heal_timer));
@@ -174,6 +185,7 @@ static void target_live_opened(struct session *session, void *data)
 	struct target *t = data;
 
 	feed_on_lost(session_feed(session), target_lost, t);
+	feed_on_load(session_feed(session), target_loaded, t);
 	t->retry_ns = TARGET_RETRY_FIRST_NS;
 	t->live_opened_ns = clock_now_ns();
 	target_set_state(t, TARGET_RUNDOWN);
@@ -209,7 +221,9 @@ static void target_live_ended(struct session *session, enum session_end end, voi
 {
 	struct target *t = data;
 	const struct feed_stats *stats = feed_get_stats(session_feed(session));
-	uint64_t seen = MAX(stats->newest_ns, t->rundown_start_ns), now = clock_now_ns();
+	/* a quiet process was known to be quiet */
+	uint64_t known = MAX(stats->newest_ns, target_known_until(t));
+	uint64_t seen = MAX(known, t->rundown_start_ns), now = clock_now_ns();
 	struct pool *pool = t->pool; /* the target may be freed at its end */
 	char text[600];
 	int r;
@@ -219,7 +233,7 @@ static void target_live_ended(struct session *session, enum session_end end, voi
 	t->status.max_delay_ns = MAX(t->status.max_delay_ns, stats->max_delay_ns);
 	t->status.late += stats->late;
 	/* a stream that was ended in good order by an exit has told everything there ever was */
-	t->final_ns = end == SESSION_COMPLETE && t->exited ? UINT64_MAX : stats->newest_ns;
+	t->final_ns = end == SESSION_COMPLETE && t->exited ? UINT64_MAX : known;
 	session_free(TAKE_PTR(t->live));
 	if (t->status.state == TARGET_STOPPING) {
 		if (!t->rundown && !t->old && !t->next)
@@ -301,6 +315,7 @@ static void target_next_opened(struct session *session, void *data)
 	struct target *t = data;
 
 	feed_on_lost(session_feed(session), target_lost, t);
+	feed_on_load(session_feed(session), target_loaded, t);
 	t->old = TAKE_PTR(t->live);
 	t->live = TAKE_PTR(t->next);
 	session_set_callbacks(t->live, &target_live_callbacks);

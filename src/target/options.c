@@ -26,17 +26,6 @@ static bool parse_where(const char *s, enum perfmap_where *wherep)
 	return false;
 }
 
-static bool parse_style(const char *s, enum names_style *stylep)
-{
-	if (strcmp(s, "short") == 0)
-		*stylep = NAMES_SHORT;
-	else if (strcmp(s, "full") == 0)
-		*stylep = NAMES_FULL;
-	else
-		return false;
-	return true;
-}
-
 const char *attach_option_take(struct attach_options *opts, int option, const char *arg)
 {
 	uint64_t v;
@@ -50,7 +39,7 @@ const char *attach_option_take(struct attach_options *opts, int option, const ch
 			       ? NULL
 			       : "--map-max-bytes takes a size, e.g. 64M";
 	case ATTACH_OPT_NAMES:
-		return parse_style(arg, &opts->map.style) ? NULL : "--names takes short or full";
+		return names_parse_style(arg, &opts->map.style) ? NULL : "--names takes short or full";
 	case ATTACH_OPT_TIERS: opts->map.tiers = true; return NULL;
 	case ATTACH_OPT_BUFFER_MB:
 		if (!parse_u64(arg, CAP_BUFFER_MB, &v) || !v)

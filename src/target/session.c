@@ -53,6 +53,7 @@ struct session {
 	size_t backlog;
 	uint64_t bytes;
 	bool eof;
+	uint64_t eof_ns;
 	bool paused;              /* over the backlog's cap: not reading */
 	uint64_t stop_timeout_ns; /* asked to stop before it was open; 0 if not */
 	enum session_end end;
@@ -136,6 +137,7 @@ static bool session_over_cap(const struct session *s)
 static void session_eof(struct session *s)
 {
 	s->eof = true;
+	s->eof_ns = clock_now_ns();
 	session_close(s);
 	loop_work_add(s->pool->loop, &s->work, session_decode);
 }
@@ -407,7 +409,9 @@ uint64_t session_bytes(const struct session *s)
 
 uint64_t session_read_until(const struct session *s)
 {
-	return s->head ? s->head->first_ns : clock_now_ns();
+	if (s->head)
+		return s->head->first_ns;
+	return s->eof ? s->eof_ns : clock_now_ns();
 }
 
 void session_set_callbacks(struct session *s, const struct session_callbacks *callbacks)

@@ -24,6 +24,7 @@ struct target {
 	struct target_callbacks callbacks;
 	void *data;
 	struct codemap *map;
+	struct code *code; /* bytes of the map's bodies; NULL until some are asked for */
 	struct target_status status;
 	struct log_limit limit;
 	char end_text[600];
@@ -77,6 +78,8 @@ void target_set_state(struct target *t, enum target_state state);
 void target_again(struct target *t, const char *text);
 /* An empty map, for another program under the same pid. Returns 0 or -errno. */
 int target_forget(struct target *t);
+/* What keeps the code bytes, made on first use; NULL without memory. */
+struct code *target_code_store(struct target *t);
 /* Asks which runtime it is, and goes on from there. May end the target. */
 void target_connect(struct target *t);
 

@@ -130,6 +130,7 @@ static int target_new_map(struct target *t)
 	/* no session that fills the old map may outlive it */
 	session_free(TAKE_PTR(t->old));
 	session_free(TAKE_PTR(t->rundown));
+	code_free(TAKE_PTR(t->code));
 	codemap_free(t->map);
 	t->map = map;
 	t->anew = true;
@@ -324,6 +325,7 @@ void target_free(struct target *t)
 		return;
 	target_release(t);
 	call_deinit(&t->call);
+	code_free(t->code);
 	codemap_free(t->map);
 	proc_close(t->proc);
 	free(t);
@@ -417,6 +419,30 @@ uint64_t target_known_until(struct target *t)
 	known = read_until > delay ? read_until - delay : 0;
 	feed_promise(session_feed(t->live), known);
 	return known;
+}
+
+struct code *target_code_store(struct target *t)
+{
+	if (!t->code && code_new(&t->code, t->pool->loop, t->proc, t->map) < 0)
+		return NULL;
+	return t->code;
+}
+
+int target_keep_body(struct target *t, const struct codemap_info *info)
+{
+	return target_code_store(t) ? code_keep(t->code, info) : -ENOMEM;
+}
+
+int target_code(struct target *t, const struct codemap_info *info, const uint8_t **codep)
+{
+	return t->code ? code_get(t->code, info, target_known_until(t), codep) : CODE_E_NONE;
+}
+
+void target_get_code_stats(const struct target *t, struct code_stats *stats)
+{
+	*stats = (struct code_stats){ 0 };
+	if (t->code)
+		code_get_stats(t->code, stats);
 }
 
 const char *target_end_text(const struct target *t)

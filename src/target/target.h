@@ -22,6 +22,7 @@
 
 #include "codemap/codemap.h"
 #include "proc/proc.h"
+#include "target/code.h"
 #include "target/session.h"
 
 struct target;
@@ -32,7 +33,8 @@ struct target_options {
 	uint64_t rerundown_gap_ns; /* 0 = DEFAULT_RERUNDOWN_GAP_NS */
 	struct proc_socket_options socket;
 	struct codemap_options map;
-	bool once; /* give up at the first failure instead of trying again later */
+	bool once;      /* give up at the first failure instead of trying again later */
+	bool keep_code; /* read the code bytes of whatever is compiled from now on */
 };
 
 enum target_state {
@@ -101,6 +103,13 @@ void target_get_status(const struct target *target, struct target_status *status
  * target's delivery has been seen to take; stands still over a gap.
  */
 uint64_t target_known_until(struct target *target);
+/*
+ * Code bytes: see code.h. target_keep_body() reads those of one body now, target_code() gives out
+ * what was read (codes: enum code_error), until the loop runs again.
+ */
+int target_keep_body(struct target *target, const struct codemap_info *info);
+int target_code(struct target *target, const struct codemap_info *info, const uint8_t **codep);
+void target_get_code_stats(const struct target *target, struct code_stats *stats);
 /* One line: cause and remedy. */
 const char *target_end_text(const struct target *target);
 

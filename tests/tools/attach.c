@@ -3,11 +3,14 @@
 /*
  * attach: src/target driven from stdin, for tests and benches.
  *
- *   attach [--retired-mb N] [--buffer-mb N] [--gap-s N] [--lines] PID
+ *   attach [--retired-mb N] [--buffer-mb N] [--gap-s N] [--lines] [--code] PID
  *
  * prints "complete MS METHODS" when the first rundown is over, "ended WORD TEXT" at the end, and answers
  *
  *   lookup ADDR NS   "hit START SIZE IL NAME" or "miss REASON" (NS 0: now; IL -1: none)
+ *   keep ADDR        "ok" or "error WHY": reads the code bytes of the body that is there now
+ *   bodies           "body START SIZE LOAD UNLOAD NAME BYTES" for each that is remembered, with "-WHY"
+ *                    in place of bytes that are not to be had; then "end BYTES BODIES FULL GONE UNREADABLE"
  *   widen            "ok": a session with IL maps takes over
  *   status           "status KEY=VALUE..."
  *   quit             stops in good order
@@ -83,6 +86,57 @@ static void do_lookup(struct attach *a, uint64_t addr, uint64_t time)
 		       (int)(int32_t)il, buf_cstr(&name));
 }
 
+static void do_keep(struct attach *a, uint64_t addr)
+{
+	struct codemap *map = target_map(a->target);
+	const struct codemap_body *body = codemap_lookup(map, addr, NULL);
+	struct codemap_info info;
+	int r;
+
+	if (!body) {
+		printf("error no body\n");
+		return;
+	}
+	codemap_body_info(map, body, &info);
+	r = target_keep_body(a->target, &info);
+	printf(r ? "error %s\n" : "ok\n", code_error_text(r));
+}
+
+static int print_body(void *data, const struct codemap_body *body)
+{
+	struct attach *a = data;
+	_cleanup_buf_ struct buf name = { .cap = SIZE_MAX };
+	struct codemap_info info;
+	const uint8_t *bytes;
+	uint32_t i;
+	char *blank;
+	int r;
+
+	codemap_body_info(target_map(a->target), body, &info);
+	names_append(&name, &info.name, NAMES_SHORT, false);
+	for (blank = (char *)(uintptr_t)buf_cstr(&name); (blank = strchr(blank, ' '));)
+		*blank = '_';
+	printf("body %" PRIx64 " %" PRIu32 " %" PRIu64 " %" PRIu64 " %s ", info.start, info.size,
+	       info.load, info.unload, name.len ? buf_cstr(&name) : "?");
+	r = target_code(a->target, &info, &bytes);
+	if (r)
+		printf("-%s", code_error_text(r));
+	for (i = 0; !r && i < info.size; i++)
+		printf("%02x", bytes[i]);
+	putchar('\n');
+	return 0;
+}
+
+static void do_bodies(struct attach *a)
+{
+	struct code_stats s;
+
+	codemap_each(target_map(a->target), print_body, a);
+	target_get_code_stats(a->target, &s);
+	printf("end %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", s.bytes,
+	       s.bodies, s.full, s.gone, s.unreadable);
+}
+
 static void do_status(struct attach *a)
 {
 	struct target_status s;
@@ -109,6 +163,10 @@ static void do_line(struct attach *a, const char *line)
 
 	if (sscanf(line, "lookup %" SCNx64 " %" SCNu64, &addr, &time) == 2) {
 		do_lookup(a, addr, time);
+	} else if (sscanf(line, "keep %" SCNx64, &addr) == 1) {
+		do_keep(a, addr);
+	} else if (strcmp(line, "bodies") == 0) {
+		do_bodies(a);
 	} else if (strcmp(line, "status") == 0) {
 		do_status(a);
 	} else if (strcmp(line, "widen") == 0) {
@@ -157,6 +215,7 @@ int main(int argc, char **argv)
 		{ "buffer-mb", required_argument, NULL, 'b' },
 		{ "gap-s", required_argument, NULL, 'g' },
 		{ "lines", no_argument, NULL, 'l' },
+		{ "code", no_argument, NULL, 'c' },
 		{ 0 },
 	};
 	struct target_options opts = { 0 };
@@ -167,12 +226,13 @@ int main(int argc, char **argv)
 	int c, r;
 
 	while ((c = getopt_long(argc, argv, "", options, NULL)) >= 0) {
-		if (c != 'l' && (c == '?' || !parse_u64(optarg, 100000, &v)))
+		if (c != 'l' && c != 'c' && (c == '?' || !parse_u64(optarg, 100000, &v)))
 			return 2;
 		switch (c) {
 		case 'r': opts.map.retired_bytes = MIB(v); break;
 		case 'b': opts.buffer_mb = (uint32_t)v; break;
 		case 'g': opts.rerundown_gap_ns = SEC_NS(v); break;
+		case 'c': opts.keep_code = true; break;
 		default: opts.il_maps = true; break;
 		}
 	}

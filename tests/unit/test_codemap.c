@@ -376,6 +376,62 @@ static void compare_walk(const struct codemap *map, const struct model *m)
 	ck_assert_uint_eq(stats_of(map).live, alive);
 }
 
+/* What a walk over everything gives; a life is the model's when all that is told of it is. */
+struct each {
+	const struct codemap *map;
+	const struct shape *shape;
+	const struct model *model;
+	bool found[MAX_EVENTS];
+	uint32_t n, stop_at;
+};
+
+static int each_body(void *data, const struct codemap_body *body)
+{
+	struct each *each = data;
+	const struct shape *shape = each->shape;
+	struct codemap_info info;
+	uint32_t i;
+
+	if (++each->n == each->stop_at)
+		return 7;
+	codemap_body_info(each->map, body, &info);
+	for (i = 0; i < each->model->n_lives; i++) {
+		const struct life *l = &each->model->lives[i];
+
+		if (!each->found[i] && info.method_id == l->kind.method &&
+		    info.version == l->kind.version && info.unload == l->end &&
+		    info.start == shape->base + l->kind.start * shape->scale &&
+		    info.size == l->kind.size * shape->scale && info.open_past == l->open &&
+		    info.name.name[0] == l->kind.name[0] &&
+		    (shape->retired_bytes ? info.load >= l->begin : info.load == l->begin))
+			break;
+	}
+	if (i == each->model->n_lives)
+		ck_abort_msg("no such life: method %lu at %lx [%lu, %lu)",
+			     (unsigned long)info.method_id, (unsigned long)info.start,
+			     (unsigned long)info.load, (unsigned long)info.unload);
+	each->found[i] = true;
+	return 0;
+}
+
+/* All bodies, each once: those of the model, or what is left of them. */
+static void compare_each(const struct codemap *map, const struct shape *shape,
+			 const struct model *m)
+{
+	struct each each = { .map = map, .shape = shape, .model = m };
+	struct codemap_stats stats = stats_of(map);
+
+	ck_assert_int_eq(codemap_each(map, each_body, &each), 0);
+	ck_assert_uint_eq(each.n, stats.live + stats.retired);
+	if (!shape->retired_bytes)
+		ck_assert_uint_eq(each.n, m->n_lives);
+	if (!each.n)
+		return;
+	each = (struct each){ .stop_at = 1 + draw(each.n), .map = map, .shape = shape, .model = m };
+	ck_assert_int_eq(codemap_each(map, each_body, &each), 7);
+	ck_assert_uint_eq(each.n, each.stop_at);
+}
+
 static void run_history(const struct shape *shape, uint64_t history)
 {
 	static struct event events[MAX_EVENTS];
@@ -403,6 +459,7 @@ static void run_history(const struct shape *shape, uint64_t history)
 		}
 	}
 	compare_walk(map, &model);
+	compare_each(map, shape, &model);
 	codemap_free(map);
 }
 
@@ -612,11 +669,12 @@ START_TEST(test_open_past)
 	ck_assert_str_eq(at(map, BASE, 0), "A");
 	info = info_at(map, BASE, 5);
 	ck_assert(info.open_past && info.load == 0 && info.unload == UINT64_MAX);
+	ck_assert_uint_eq(info.announced, 1000);
 	/* its load, late: the moment is known */
 	ck_assert_int_eq(add(map, 1, BASE, 64, 700, "A"), 0);
 	ck_assert_str_eq(at(map, BASE, 699), "<not loaded yet>");
 	info = info_at(map, BASE, 2000);
-	ck_assert(!info.open_past && info.load == 700);
+	ck_assert(!info.open_past && info.load == 700 && info.announced == 700);
 
 	/* bounded by what was there before */
 	ck_assert_int_eq(codemap_unload(map, 1, BASE, 1500), 0);
@@ -649,6 +707,8 @@ START_TEST(test_gaps)
 	ck_assert_str_eq(at(map, BASE + 64, 60), "<data lost>");
 	ck_assert_str_eq(at(map, BASE + 64, 61), "<not announced>");
 	ck_assert_str_eq(at(map, BASE, 55), "A");
+	ck_assert(!codemap_lost_between(map, 0, 49) && codemap_lost_between(map, 0, 50));
+	ck_assert(codemap_lost_between(map, 60, 70) && !codemap_lost_between(map, 61, 70));
 	/* replaced while data was lost */
 	ck_assert_int_eq(see(map, 2, BASE, 64, 100, "B"), 0);
 	ck_assert_str_eq(at(map, BASE, 49), "A");

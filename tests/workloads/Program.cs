@@ -37,9 +37,13 @@ namespace Lab.Load
                     Io.Say("ready " + Io.Pid());
                     Lab.Hot.Chain.Main(double.Parse(args[1], CultureInfo.InvariantCulture));
                     return 0;
+                case "shares" when args.Length >= 3:
+                    return Shares.Run(double.Parse(args[1], CultureInfo.InvariantCulture), args[2],
+                                      args.AsSpan(3).ToArray());
                 default:
                     Console.Error.WriteLine(
-                        "usage: load hello | idle | serve | many N | churn SECONDS LOGFILE [wait] | hot SECONDS");
+                        "usage: load hello | idle | serve | many N | churn SECONDS LOGFILE [wait] | hot SECONDS | " +
+                        "shares SECONDS LOGFILE [wait] [tag=TEXT] [kinds=A,B,...]");
                     return 2;
             }
         }

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* A recording of perf, from what was read to what is written: shared by inject and perf. */
+
+#include "cli/source.h"
+#include "inject/inject.h"
+#include "perfdata/clock.h"
+
+struct recording_options {
+	const char *in, *out;    /* "-": a pipe */
+	const char *buildid_dir; /* NULL: perf's own */
+	struct inject_options inject;
+	bool dry_run;
+	bool no_code; /* images without code bytes */
+	bool attach;  /* to processes that no source is for */
+	/* the recording's clock, measured while it was made; n = 0: measured now */
+	struct perfdata_clock_track track;
+};
+
+/* Does all of it and says on stderr how it went. Returns an exit status. */
+int recording_inject(struct sources *set, const struct recording_options *opts);

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * Is a process that runs now the one that was recorded? Pids come again, after a while, after a
+ * boot, on another machine. Names of another program would be lies, so each question must be
+ * answered yes; the first that is not says why.
+ */
+
+#include "cli/source.h"
+#include "inject/inject.h"
+
+/*
+ * Of the recording as a whole: this machine, this boot. Returns NULL or the reason (static).
+ * clock_now: the recording's clock at this moment, 0 when not known.
+ */
+const char *trust_recording(const struct inject *inj, const struct perfdata *main,
+			    uint64_t clock_now);
+
+/*
+ * Of one program: start is the process's (CLOCK_MONOTONIC), first the program's first record on the
+ * same clock (0: no times). Its mappings tell one executed program from the next, as each
+ * gets its own addresses. Returns NULL or the reason (static).
+ */
+const char *trust_program(const struct inject *inj, size_t program, uint64_t start, uint64_t first,
+			  const struct source_mapping *mappings, size_t n_mappings);

@@ -1,0 +1,781 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What to write: images, changed records, records to insert.
+ *
+ * A program's runtime memory becomes one *base*: its records point into the image at their own
+ * addresses, where no symbol is, so that what is not known shows as a plain address. Over the
+ * base lie *overlays*, one a code body that is hit: a record of the body's own range that points to
+ * the body's place in the image. They come and go with the bodies:
+ *
+ *  - a body is loaded: its overlay, at that time;
+ *  - it is unloaded: the base again, over its range;
+ *  - a record of the base comes: the overlays of all bodies alive in its range follow at once,
+ *    as perf drops what a new mapping covers. The heap grows page by page, each time with
+ *    a record that covers all of it; such a record is cut down to what it adds, so nothing
+ *    has to be said again.
+ *
+ * Files (DLLs) need none of this: their precompiled methods stand at fixed offsets.
+ */
+#include "inject/state.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/escape.h"
+
+/* Bodies start where code is aligned anyway. */
+#define IMAGE_ALIGN 16u
+
+/* A body that is hit, with its life in the recording's time. */
+struct body {
+	const struct codemap_body *body;
+	uint64_t start, end, load, unload;
+	uint64_t addr; /* in the image */
+};
+
+struct change {
+	uint64_t time;
+	uint32_t body;
+	bool load;
+};
+
+struct covered {
+	uint64_t lo, hi;
+	uint64_t bias; /* file offset of address 0; runtime memory of one file goes on, or not */
+	uint32_t name;
+};
+
+struct plan {
+	struct inject *inj;
+	struct program *program;
+	uint32_t index;
+	VEC(struct body) bodies;
+	VEC(struct change) changes;
+	VEC(struct covered) covered;
+	VEC(uint32_t) live; /* bodies, disjoint, by address */
+	struct buf name;
+	uint64_t next_addr;
+	/* the record that file_of() found last, and where its answer holds for good */
+	const struct map_record *file;
+	struct span file_span;
+	struct image *file_image;
+};
+
+static void plan_deinit(struct plan *plan)
+{
+	free(plan->bodies.items);
+	free(plan->changes.items);
+	free(plan->covered.items);
+	free(plan->live.items);
+	buf_deinit(&plan->name);
+}
+
+/* -- images --------------------------------------------------------------------------- */
+
+static struct image *image_new(struct inject *inj, uint16_t machine, const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	struct image *image;
+
+	if (!VEC_ROOM(&inj->images))
+		return NULL;
+	image = &inj->images.items[inj->images.n];
+	*image = (struct image){ 0 };
+	snprintf(image->label, sizeof(image->label), "%s", slash ? slash + 1 : path);
+	if (elf_image_new(&image->elf, machine, CAP_IMAGE_BYTES) < 0)
+		return NULL;
+	inj->images.n++;
+	return image;
+}
+
+static int image_add(struct plan *plan, struct image *image, const struct codemap_body *body,
+		     uint64_t addr, bool hit)
+{
+	const struct inject_code *code = &plan->program->code;
+	const uint8_t *bytes = NULL;
+	struct codemap_info info;
+	int r;
+
+	codemap_body_info(code->map, body, &info);
+	buf_clear(&plan->name);
+	r = names_append(&plan->name, &info.name, plan->inj->opts.style, !plan->inj->opts.no_tiers);
+	if (r < 0)
+		return r;
+	if (hit && code->bytes)
+		bytes = code->bytes(code->data, &info);
+	r = elf_image_add(image->elf, addr, info.size, (const char *)plan->name.data,
+			  plan->name.len, bytes);
+	if (r)
+		return r < 0 ? r : 0; /* over a cap of the image: it stays without a name */
+	plan->inj->stats.bodies++;
+	plan->inj->stats.bodies_with_bytes += bytes != NULL;
+	return 0;
+}
+
+/* -- precompiled code in files -------------------------------------------------------- */
+
+static bool same_file(const struct inject *inj, const struct map_record *a,
+		      const struct map_record *b)
+{
+	static const uint8_t none[sizeof(a->inode)];
+
+	return memcmp(a->inode, b->inode, sizeof(a->inode)) == 0 &&
+	       (a->name == b->name ||
+		(memcmp(a->inode, none, sizeof(none)) != 0 &&
+		 strcmp(inject_name(inj, a->name), inject_name(inj, b->name)) == 0));
+}
+
+/*
+ * The record of a file that an address of the program lay in before a time, or NULL. Records that
+ * came later bound the range for which that is so.
+ */
+static const struct map_record *file_of(struct plan *plan, uint64_t addr, uint64_t before)
+{
+	const struct inject *inj = plan->inj;
+	const struct map_record *found = NULL;
+	struct span span = { 0, UINT64_MAX };
+	uint32_t i;
+
+	if (before == UINT64_MAX && plan->file && addr >= plan->file_span.lo &&
+	    addr < plan->file_span.hi)
+		return plan->file;
+	for (i = plan->program->first_map; i != NO_INDEX; i = inj->maps.items[i].next) {
+		const struct map_record *m = &inj->maps.items[i];
+
+		if (m->time >= before && m->time)
+			break;
+		if (addr - m->addr < m->len) {
+			found = m;
+			span = (struct span){ m->addr, m->addr + m->len };
+		} else if (m->addr > addr) {
+			span.hi = MIN(span.hi, m->addr);
+		} else {
+			span.lo = MAX(span.lo, m->addr + m->len);
+		}
+	}
+	if (!found || found->class != MAP_FILE)
+		return NULL;
+	if (before == UINT64_MAX && found != plan->file) {
+		plan->file = found;
+		plan->file_image = NULL;
+	}
+	if (before == UINT64_MAX)
+		plan->file_span = span;
+	return found;
+}
+
+static struct image *file_image(struct plan *plan, const struct map_record *m)
+{
+	struct inject *inj = plan->inj;
+	struct image *image;
+	size_t i;
+
+	for (i = 0; i < inj->images.n; i++)
+		if (inj->images.items[i].is_file && same_file(inj, &inj->images.items[i].key, m))
+			return &inj->images.items[i];
+	image = image_new(inj, plan->program->code.machine, inject_name(inj, m->name));
+	if (!image)
+		return NULL;
+	image->is_file = true;
+	image->key = *m;
+	return image;
+}
+
+static int plan_file_body(struct plan *plan, const struct map_record *m,
+			  const struct codemap_body *body, const struct codemap_info *info, bool hit)
+{
+	struct image *image = m == plan->file ? plan->file_image : NULL;
+
+	if (!image)
+		image = file_image(plan, m);
+	if (!image)
+		return -ENOMEM;
+	if (m == plan->file)
+		plan->file_image = image;
+	image->wanted |= hit || plan->inj->opts.all_bodies;
+	if (!VEC_ROOM(&image->symbols))
+		return -ENOMEM;
+	image->symbols.items[image->symbols.n++] = (struct file_symbol){
+		.addr = info->start - m->addr + m->pgoff,
+		.size = info->size,
+		.program = plan->index,
+		.body = body,
+		.hit = hit,
+	};
+	return 0;
+}
+
+static int symbol_compare(const void *ap, const void *bp)
+{
+	const struct file_symbol *a = ap, *b = bp;
+
+	if (a->addr != b->addr)
+		return a->addr < b->addr ? -1 : 1;
+	/* of several programs' views of one method, one that was hit: it may have bytes */
+	return (int)b->hit - (int)a->hit;
+}
+
+/* All programs have said what they know of the file. */
+static int plan_file_image(struct inject *inj, struct image *image)
+{
+	struct plan plan = { .inj = inj };
+	uint64_t end = 0;
+	size_t i;
+	int r = 0;
+
+	buf_init(&plan.name, CAP_INJECT_NAME_BYTES);
+	qsort(image->symbols.items, image->symbols.n, sizeof(*image->symbols.items),
+	      symbol_compare);
+	for (i = 0; i < image->symbols.n && r == 0; i++) {
+		const struct file_symbol *s = &image->symbols.items[i];
+
+		if (s->addr < end)
+			continue;
+		end = s->addr + s->size;
+		plan.index = s->program;
+		plan.program = &inj->programs.items[s->program];
+		r = image_add(&plan, image, s->body, s->addr, s->hit);
+	}
+	plan_deinit(&plan);
+	return r;
+}
+
+/* -- bodies --------------------------------------------------------------------------- */
+
+static uint64_t to_file(const struct inject_code *code, uint64_t ns)
+{
+	if (!ns || ns == UINT64_MAX)
+		return ns;
+	return MAX(code->to_file_ns(code->clock, ns), UINT64_C(1));
+}
+
+static int plan_body(void *data, const struct codemap_body *cb)
+{
+	struct plan *plan = data;
+	const struct inject_code *code = &plan->program->code;
+	const struct map_record *file;
+	struct codemap_info info;
+	struct body *body;
+	bool hit;
+
+	codemap_body_info(code->map, cb, &info);
+	hit = inject_hits(plan->inj, plan->index, info.start, info.start + info.size);
+	if (!hit && !plan->inj->opts.all_bodies && names_is_jitted(info.name.flags))
+		return 0;
+	if (!names_is_jitted(info.name.flags)) {
+		file = file_of(plan, info.start,
+			       code->to_file_ns ? to_file(code, info.unload) : UINT64_MAX);
+		if (file)
+			return plan_file_body(plan, file, cb, &info, hit);
+		if (!hit && !plan->inj->opts.all_bodies)
+			return 0;
+	}
+	if (!VEC_ROOM(&plan->bodies))
+		return -ENOMEM;
+	body = &plan->bodies.items[plan->bodies.n];
+	*body = (struct body){
+		.body = cb,
+		.start = info.start,
+		.end = info.start + info.size,
+		.unload = UINT64_MAX,
+	};
+	if (code->to_file_ns) {
+		body->load = to_file(code, info.load);
+		body->unload = to_file(code, info.unload);
+	} else if (info.unload != UINT64_MAX) {
+		return 0; /* without times only the last known state can be told */
+	}
+	plan->bodies.n++;
+	return 0;
+}
+
+static int body_compare(const void *ap, const void *bp)
+{
+	const struct body *a = ap, *b = bp;
+
+	if (a->start != b->start)
+		return a->start < b->start ? -1 : 1;
+	return a->load < b->load ? -1 : a->load > b->load;
+}
+
+static int change_compare(const void *ap, const void *bp)
+{
+	const struct change *a = ap, *b = bp;
+
+	if (a->time != b->time)
+		return a->time < b->time ? -1 : 1;
+	return (int)a->load - (int)b->load; /* unloads first: they make room */
+}
+
+/* Places in the image, and what happens when. first: what was before it counts as always there. */
+static int plan_changes(struct plan *plan, uint64_t first)
+{
+	size_t i;
+
+	if (plan->bodies.n)
+		qsort(plan->bodies.items, plan->bodies.n, sizeof(*plan->bodies.items),
+		      body_compare);
+	for (i = 0; i < plan->bodies.n; i++) {
+		struct body *b = &plan->bodies.items[i];
+
+		b->addr = plan->next_addr;
+		plan->next_addr += (b->end - b->start + IMAGE_ALIGN - 1) & ~(uint64_t)(IMAGE_ALIGN - 1);
+		if (b->unload <= first)
+			continue; /* gone before the recording began */
+		if (!VEC_ROOM(&plan->changes))
+			return -ENOMEM;
+		plan->changes.items[plan->changes.n++] = (struct change){
+			.time = b->load <= first ? 0 : b->load,
+			.body = (uint32_t)i,
+			.load = true,
+		};
+		if (b->unload == UINT64_MAX)
+			continue;
+		if (!VEC_ROOM(&plan->changes))
+			return -ENOMEM;
+		plan->changes.items[plan->changes.n++] =
+			(struct change){ .time = b->unload, .body = (uint32_t)i };
+	}
+	if (plan->changes.n)
+		qsort(plan->changes.items, plan->changes.n, sizeof(*plan->changes.items),
+		      change_compare);
+	return 0;
+}
+
+/* -- what lives where, while time passes ---------------------------------------------- */
+
+/* Index of the first live body that ends behind addr. */
+static size_t live_find(const struct plan *plan, uint64_t addr)
+{
+	size_t lo = 0, hi = plan->live.n;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (plan->bodies.items[plan->live.items[mid]].end <= addr)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+static size_t covered_find(const struct plan *plan, uint64_t addr)
+{
+	size_t lo = 0, hi = plan->covered.n;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (plan->covered.items[mid].hi <= addr)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+static bool is_covered(const struct plan *plan, uint64_t lo, uint64_t hi)
+{
+	size_t i = covered_find(plan, lo);
+
+	while (i < plan->covered.n && plan->covered.items[i].lo <= lo) {
+		if (plan->covered.items[i].hi >= hi)
+			return true;
+		lo = plan->covered.items[i++].hi;
+	}
+	return false;
+}
+
+/* Takes a range out of the base's memory. */
+static int cover_cut(struct plan *plan, uint64_t lo, uint64_t hi)
+{
+	size_t i = covered_find(plan, lo), j;
+	struct covered *c;
+
+	if (i < plan->covered.n && plan->covered.items[i].lo < lo) {
+		if (!VEC_ROOM(&plan->covered))
+			return -ENOMEM;
+		c = &plan->covered.items[i];
+		memmove(c + 1, c, (plan->covered.n - i) * sizeof(*c));
+		plan->covered.n++;
+		c[0].hi = lo;
+		c[1].lo = lo;
+		i++;
+	}
+	for (j = i; j < plan->covered.n && plan->covered.items[j].hi <= hi; j++)
+		;
+	if (j < plan->covered.n && plan->covered.items[j].lo < hi)
+		plan->covered.items[j].lo = hi;
+	c = plan->covered.items;
+	if (plan->covered.n)
+		memmove(c + i, c + j, (plan->covered.n - j) * sizeof(*c));
+	plan->covered.n -= j - i;
+	return 0;
+}
+
+static int cover_add(struct plan *plan, const struct covered *add)
+{
+	struct covered *c;
+	size_t i;
+	int r;
+
+	r = cover_cut(plan, add->lo, add->hi);
+	if (r < 0)
+		return r;
+	if (!VEC_ROOM(&plan->covered))
+		return -ENOMEM;
+	i = covered_find(plan, add->lo);
+	c = &plan->covered.items[i];
+	memmove(c + 1, c, (plan->covered.n - i) * sizeof(*c));
+	*c = *add;
+	plan->covered.n++;
+	return 0;
+}
+
+/*
+ * What a record of runtime memory adds to the same memory that is known already: one piece, or
+ * all of it when that cannot be told in one.
+ */
+static struct span cover_new(const struct plan *plan, const struct covered *add)
+{
+	struct span piece = { 0 };
+	uint64_t at = add->lo;
+	size_t i, n = 0;
+
+	for (i = covered_find(plan, at); at < add->hi; i++) {
+		const struct covered *c = i < plan->covered.n ? &plan->covered.items[i] : NULL;
+		uint64_t lo = c ? MIN(MAX(c->lo, at), add->hi) : add->hi;
+
+		if (lo > at) {
+			piece = (struct span){ at, lo };
+			n++;
+		}
+		if (c && c->lo < add->hi && (c->name != add->name || c->bias != add->bias))
+			n = 2; /* something else was there */
+		at = c ? MIN(c->hi, add->hi) : add->hi;
+	}
+	return n == 1 ? piece : (struct span){ add->lo, add->hi };
+}
+
+/* -- records -------------------------------------------------------------------------- */
+
+/* An address where the image has no symbol: the address itself, as images are small. */
+static uint64_t base_offset(const struct plan *plan, uint64_t addr)
+{
+	return addr >= plan->next_addr ? addr : addr + (UINT64_C(1) << 47);
+}
+
+static int insert_range(struct plan *plan, uint64_t time, uint32_t seq, const struct body *b,
+			bool base)
+{
+	struct inject *inj = plan->inj;
+	struct insert insert = {
+		.time = time,
+		.seq = seq,
+		.program = plan->index,
+		.addr = b->start,
+		.len = b->end - b->start,
+		.pgoff = base ? base_offset(plan, b->start) : b->addr,
+	};
+
+	if (seq == NO_INDEX) {
+		if (!VEC_ROOM(&inj->by_time))
+			return -ENOMEM;
+		inj->by_time.items[inj->by_time.n++] = insert;
+	} else {
+		if (!VEC_ROOM(&inj->by_seq))
+			return -ENOMEM;
+		inj->by_seq.items[inj->by_seq.n++] = insert;
+	}
+	return 0;
+}
+
+static int edit_record(struct inject *inj, uint32_t seq, uint32_t image, bool base, uint64_t addr,
+		       uint64_t len, uint64_t pgoff)
+{
+	if (!VEC_ROOM(&inj->edits))
+		return -ENOMEM;
+	inj->edits.items[inj->edits.n++] = (struct edit){
+		.seq = seq,
+		.image = image,
+		.base = base,
+		.addr = addr,
+		.len = len,
+		.pgoff = pgoff,
+	};
+	return 0;
+}
+
+static int plan_map(struct plan *plan, const struct map_record *m)
+{
+	struct covered all = {
+		.lo = m->addr,
+		.hi = m->addr + m->len,
+		.bias = m->anon ? 0 : m->pgoff - m->addr,
+		.name = m->name,
+	};
+	struct span piece;
+	size_t i;
+	int r;
+
+	if (m->class != MAP_RUNTIME)
+		return cover_cut(plan, all.lo, all.hi);
+	piece = cover_new(plan, &all);
+	r = cover_add(plan, &all);
+	if (r == 0)
+		r = edit_record(plan->inj, m->seq, plan->program->image, true, piece.lo,
+				piece.hi - piece.lo, base_offset(plan, piece.lo));
+	for (i = live_find(plan, piece.lo); i < plan->live.n && r == 0; i++) {
+		const struct body *b = &plan->bodies.items[plan->live.items[i]];
+
+		if (b->start >= piece.hi)
+			break;
+		r = insert_range(plan, m->time, m->seq, b, false);
+	}
+	return r;
+}
+
+static int plan_unload(struct plan *plan, const struct change *change)
+{
+	const struct body *b = &plan->bodies.items[change->body];
+	size_t i = live_find(plan, b->start);
+
+	if (i == plan->live.n || plan->live.items[i] != change->body)
+		return 0; /* its place was taken before */
+	memmove(&plan->live.items[i], &plan->live.items[i + 1],
+		(plan->live.n - i - 1) * sizeof(*plan->live.items));
+	plan->live.n--;
+	if (!is_covered(plan, b->start, b->end))
+		return 0;
+	return insert_range(plan, change->time, NO_INDEX, b, true);
+}
+
+static int plan_load(struct plan *plan, const struct change *change)
+{
+	const struct body *b = &plan->bodies.items[change->body];
+	size_t i = live_find(plan, b->start), j = i;
+
+	while (j < plan->live.n && plan->bodies.items[plan->live.items[j]].start < b->end)
+		j++;
+	if (!VEC_ROOM(&plan->live))
+		return -ENOMEM;
+	memmove(&plan->live.items[i + 1], &plan->live.items[j],
+		(plan->live.n - j) * sizeof(*plan->live.items));
+	plan->live.items[i] = change->body;
+	plan->live.n = plan->live.n - (j - i) + 1;
+	/* otherwise the record that brings its memory brings it, too */
+	if (!change->time || !is_covered(plan, b->start, b->end))
+		return 0;
+	return insert_range(plan, change->time, NO_INDEX, b, false);
+}
+
+static int plan_change(struct plan *plan, const struct change *change)
+{
+	return change->load ? plan_load(plan, change) : plan_unload(plan, change);
+}
+
+/* Records and bodies in the order of time. */
+static int plan_play(struct plan *plan)
+{
+	struct inject *inj = plan->inj;
+	uint32_t m = plan->program->first_map;
+	size_t c = 0;
+	int r = 0;
+
+	/* bodies that were always there come with the first records */
+	while (c < plan->changes.n && !plan->changes.items[c].time && r == 0)
+		r = plan_change(plan, &plan->changes.items[c++]);
+	while (r == 0 && (m != NO_INDEX || c < plan->changes.n)) {
+		const struct map_record *map = m != NO_INDEX ? &inj->maps.items[m] : NULL;
+
+		if (map && (c == plan->changes.n || map->time <= plan->changes.items[c].time)) {
+			r = plan_map(plan, map);
+			m = map->next;
+		} else {
+			r = plan_change(plan, &plan->changes.items[c++]);
+		}
+	}
+	return r;
+}
+
+static int plan_program(struct inject *inj, uint32_t index)
+{
+	_cleanup_(plan_deinit) struct plan plan = {
+		.inj = inj,
+		.program = &inj->programs.items[index],
+		.index = index,
+		.next_addr = ELF_IMAGE_BASE,
+	};
+	uint64_t first = plan.program->code.to_file_ns ? MAX(inj->first_ns, UINT64_C(1)) : 0;
+	char label[32];
+	struct image *image;
+	size_t i;
+	int r;
+
+	buf_init(&plan.name, CAP_INJECT_NAME_BYTES);
+	r = codemap_each(plan.program->code.map, plan_body, &plan);
+	if (r == 0)
+		r = plan_changes(&plan, first);
+	if (r < 0)
+		return r;
+	snprintf(label, sizeof(label), "jit-%u", plan.program->info.pid);
+	image = image_new(inj, plan.program->code.machine, label);
+	if (!image)
+		return -ENOMEM;
+	image->wanted = true;
+	plan.program->image = (uint32_t)inj->images.n - 1;
+	for (i = 0; i < plan.bodies.n; i++) {
+		const struct body *b = &plan.bodies.items[i];
+
+		r = image_add(&plan, image, b->body, b->addr,
+			      inject_hits(inj, index, b->start, b->end));
+		if (r < 0)
+			return r;
+	}
+	return plan_play(&plan);
+}
+
+/* -- all of it ------------------------------------------------------------------------ */
+
+/* The records of every program that show a file which has an image. */
+static int plan_file_records(struct inject *inj)
+{
+	size_t i, j;
+	int r = 0;
+
+	for (i = 0; i < inj->maps.n && r == 0; i++) {
+		const struct map_record *m = &inj->maps.items[i];
+
+		if (m->class != MAP_FILE)
+			continue;
+		for (j = 0; j < inj->images.n && r == 0; j++) {
+			const struct image *image = &inj->images.items[j];
+
+			if (image->is_file && image->wanted && same_file(inj, &image->key, m)) {
+				r = edit_record(inj, m->seq, (uint32_t)j, false, m->addr, m->len,
+						m->pgoff);
+				break;
+			}
+		}
+	}
+	return r;
+}
+
+static int plan_map_only(struct inject *inj)
+{
+	size_t i, j;
+	uint32_t m;
+	int r = 0;
+
+	for (i = 0; i < inj->programs.n; i++) {
+		if (!inj->programs.items[i].info.runtime)
+			continue;
+		for (m = inj->programs.items[i].first_map; m != NO_INDEX && r == 0;
+		     m = inj->maps.items[m].next) {
+			const struct map_record *map = &inj->maps.items[m];
+
+			for (j = 0; j < inj->programs.items[i].managed.n; j++) {
+				const struct span *s = &inj->programs.items[i].managed.items[j];
+
+				if (map->class != MAP_DATA && map->addr >= s->lo && map->addr < s->hi)
+					break;
+			}
+			if (j < inj->programs.items[i].managed.n)
+				r = edit_record(inj, map->seq, NO_INDEX, true, map->addr, map->len,
+						map->pgoff);
+		}
+	}
+	return r;
+}
+
+static int edit_compare(const void *ap, const void *bp)
+{
+	const struct edit *a = ap, *b = bp;
+
+	return a->seq < b->seq ? -1 : a->seq > b->seq;
+}
+
+static int insert_compare(const void *ap, const void *bp)
+{
+	const struct insert *a = ap, *b = bp;
+
+	if (a->seq != b->seq)
+		return a->seq < b->seq ? -1 : 1;
+	if (a->time != b->time)
+		return a->time < b->time ? -1 : 1;
+	if (a->program != b->program)
+		return a->program < b->program ? -1 : 1;
+	return a->rank < b->rank ? -1 : a->rank > b->rank;
+}
+
+static void sort_inserts(struct insert *items, size_t n)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		items[i].rank = i;
+	if (n)
+		qsort(items, n, sizeof(*items), insert_compare);
+}
+
+static int plan_finish_image(struct inject *inj, struct image *image)
+{
+	char hex[2 * ELF_BUILD_ID_SIZE + 1];
+	size_t i;
+	int r;
+
+	if (image->is_file && image->wanted) {
+		r = plan_file_image(inj, image);
+		if (r < 0)
+			return r;
+	}
+	r = elf_image_finish(image->elf, image->id);
+	if (r < 0 || !inj->opts.image_dir)
+		return r;
+	for (i = 0; i < ELF_BUILD_ID_SIZE; i++)
+		snprintf(hex + 2 * i, 3, "%02x", image->id[i]);
+	if (asprintf(&image->path, "%s/%s-%.16s.so", inj->opts.image_dir, image->label, hex) < 0) {
+		image->path = NULL;
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+int inject_plan(struct inject *inj)
+{
+	size_t i;
+	int r = 0;
+
+	if (inj->opts.map_only)
+		r = plan_map_only(inj);
+	for (i = 0; i < inj->programs.n && r == 0; i++)
+		if (inj->programs.items[i].has_code)
+			r = plan_program(inj, (uint32_t)i);
+	for (i = 0; i < inj->images.n && r == 0; i++)
+		r = plan_finish_image(inj, &inj->images.items[i]);
+	if (r == 0)
+		r = plan_file_records(inj);
+	if (r < 0)
+		return r;
+	if (inj->edits.n)
+		qsort(inj->edits.items, inj->edits.n, sizeof(*inj->edits.items), edit_compare);
+	sort_inserts(inj->by_seq.items, inj->by_seq.n);
+	sort_inserts(inj->by_time.items, inj->by_time.n);
+	return 0;
+}
+
+size_t inject_n_images(const struct inject *inj)
+{
+	return inj->images.n;
+}
+
+const struct elf_image *inject_image(const struct inject *inj, size_t i, const char **labelp,
+				     const uint8_t **idp)
+{
+	const struct image *image = &inj->images.items[i];
+
+	*labelp = image->path ? image->path : image->label;
+	*idp = image->id;
+	return image->wanted && elf_image_count(image->elf) ? image->elf : NULL;
+}

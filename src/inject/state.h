@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The insides of inject, shared by its files only:
+ *
+ *   scan.c     every part of the recording, once: mappings, tasks, hit addresses
+ *   program.c  who ran when under which pid
+ *   plan.c     images, changed records, records to insert
+ *   rewrite.c  every part once more, into the output
+ *
+ * "seq" numbers the MMAP and MMAP2 records of all parts in file order: scan and rewrite count alike.
+ */
+
+#include "base/buf.h"
+#include "base/caps.h"
+#include "inject/inject.h"
+#include "inject/pages.h"
+
+#define NO_INDEX UINT32_MAX
+
+/* A growing array of T. */
+#define VEC(T) \
+	struct { \
+		T *items; \
+		size_t n, size; \
+	}
+
+/* Room for one more; returns false without memory. */
+#define VEC_ROOM(v) \
+	((v)->n < (v)->size || \
+	 vec_grow((void **)&(v)->items, &(v)->size, sizeof(*(v)->items)))
+bool vec_grow(void **itemsp, size_t *sizep, size_t item);
+
+enum event_kind {
+	EVENT_MAP,
+	EVENT_FORK, /* arg: parent's pid */
+	EVENT_EXEC,
+	EVENT_EXIT,
+};
+
+struct event {
+	uint64_t time; /* file clock; 0: made by perf at its start, or no times */
+	uint64_t order;
+	uint32_t pid;
+	uint32_t arg; /* EVENT_MAP: index into maps */
+	enum event_kind kind;
+};
+
+enum map_class {
+	MAP_FILE,    /* a file: native code, or a DLL with precompiled code */
+	MAP_RUNTIME, /* executable memory that only a JIT makes */
+	MAP_DATA,    /* not executable: hides what was there before */
+};
+
+struct map_record {
+	uint64_t addr, len, pgoff, time;
+	uint8_t inode[16]; /* major, minor, inode; zero for MMAP. The generation is not always told
+			    */
+	uint32_t seq, pid;
+	uint32_t name; /* offset into names, NUL-terminated there */
+	uint32_t next; /* of the same program, in the order of their times; NO_INDEX */
+	enum map_class class;
+	bool anon; /* perf would look into the perf map */
+};
+
+/* What becomes of a record. */
+struct edit {
+	uint32_t seq;
+	uint32_t image;
+	bool base; /* runtime memory: unnamed but for what is inserted */
+	uint64_t addr, len, pgoff;
+};
+
+/* A record to write. */
+struct insert {
+	uint64_t time;   /* before the first record that is not older; or of the record at seq */
+	uint32_t seq;    /* right after this one; NO_INDEX: by time */
+	uint32_t program;
+	size_t rank; /* in the order of the plan: equal times stay in it */
+	uint64_t addr, len, pgoff;
+};
+
+struct pid_info {
+	uint32_t pid;
+	uint32_t first_program, last_program; /* by time; linked by next_of_pid */
+	uint64_t first_ns, last_ns;           /* of any record with a time */
+	/* copy of the first record of runtime memory: what is inserted is made from it */
+	uint8_t *template;
+	uint16_t template_size;
+};
+
+struct span {
+	uint64_t lo, hi;
+};
+
+struct program {
+	struct inject_program info;
+	uint64_t start_ns, end_ns; /* [,) of what it was, file clock; 0 and UINT64_MAX when open */
+	uint32_t pid_index;
+	uint32_t parent; /* forked from, without an exec since; NO_INDEX */
+	uint32_t next_of_pid;
+	uint32_t first_map, last_map;
+	bool forked; /* others come from it without an exec */
+	bool has_code;
+	struct inject_code code;
+	uint32_t image; /* NO_INDEX */
+	VEC(struct span) managed; /* sorted, disjoint: where managed code may be */
+	struct inject_stats stats;
+};
+
+struct image {
+	struct elf_image *elf;
+	uint8_t id[ELF_BUILD_ID_SIZE];
+	char label[64];
+	char *path; /* with image_dir */
+	bool is_file;
+	struct map_record key; /* is_file */
+	bool wanted;           /* hit, or all were asked for */
+	VEC(struct file_symbol) symbols;
+};
+
+struct file_symbol {
+	uint64_t addr;
+	uint32_t size;
+	uint32_t program;
+	const struct codemap_body *body;
+	bool hit;
+};
+
+struct inject {
+	struct inject_options opts;
+	struct pages pages;
+	bool everything; /* addresses may come from what is not decoded here: stacks, traces */
+	bool no_times;
+	VEC(struct event) events;
+	VEC(struct map_record) maps;
+	VEC(struct pid_info) pids;
+	VEC(struct program) programs;
+	VEC(struct image) images;
+	VEC(struct edit) edits;
+	VEC(struct insert) by_time;
+	VEC(struct insert) by_seq;
+	uint32_t *pid_slots, n_pid_slots; /* pid -> index into pids */
+	uint32_t *name_slots, n_name_slots, n_names;
+	struct buf names;
+	uint64_t order;
+	uint32_t seq;
+	uint64_t first_ns, last_ns;
+	uint64_t kernel_start;
+	struct inject_stats stats;
+	/* rewriting */
+	uint32_t write_seq;
+	size_t next_edit, next_by_time, next_by_seq;
+	struct buf scratch;
+};
+
+/* pid's entry; NULL when there is none. */
+struct pid_info *inject_pid(const struct inject *inj, uint32_t pid);
+/* Made if need be; NULL: no memory. */
+struct pid_info *inject_pid_get(struct inject *inj, uint32_t pid);
+const char *inject_name(const struct inject *inj, uint32_t name);
+
+/* Is an address of [start, end) in the recording, for this program or one forked from it? */
+bool inject_hits(const struct inject *inj, uint32_t program, uint64_t start, uint64_t end);
+/* The program of a pid at a time (0: the only thing known is the pid). */
+struct program *inject_program_at(struct inject *inj, uint32_t pid, uint64_t time);

@@ -1,0 +1,993 @@
+# SPDX-License-Identifier: Apache-2.0
+"""clrsym inject and clrsym perf with real recordings; names are judged by the program's own log."""
+import collections
+import contextlib
+import functools
+import glob
+import hashlib
+import os
+import re
+import shutil
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import tempfile
+import time
+
+import perf_truth
+from lib import (Failure, Load, Process, Skip, check, name_at, program, read_map, tool,
+                 workload)
+
+EVENT = ("-e", "cpu-clock", "-F", "4000")
+# No copies of every file that was hit into perf's own cache, and no second of waiting at the end.
+QUICK = ("-q", "-N", "--no-bpf-event")
+# What is still there after the recording: code that never moves, or is never dropped.
+STEADY = "kinds=ordinary,generic,dynamic,once,few,framework,grow"
+NOBODY = 65534
+
+
+def need():
+    if not shutil.which("perf"):
+        raise Skip("no perf")
+    if os.getuid() != 0:
+        raise Skip("needs root")
+
+
+@contextlib.contextmanager
+def folder():
+    """A directory for one test, with the build-id cache in it."""
+    need()
+    with tempfile.TemporaryDirectory(prefix="clrsym-inject-") as d:
+        yield d
+
+
+def digest(path):
+    """Of a file, or of all files below a directory."""
+    h = hashlib.sha256()
+    files = [path] if os.path.isfile(path) else sorted(glob.glob(os.path.join(path, "*")))
+    for name in files:
+        with open(name, "rb") as f:
+            h.update(f.read())
+    return h.hexdigest()
+
+
+def clrsym(*args, **kw):
+    return subprocess.run([program("clrsym")] + list(args), capture_output=True, text=True,
+                          timeout=120, **kw)
+
+
+def cache_of(d):
+    return os.path.join(d, "debug")
+
+
+def inject(data, out=None, *options, status=0):
+    """Injects with a cache beside the file; the input stays as it was. Returns (output, stderr)."""
+    out = out or data + ".out"
+    before = digest(data)
+    p = clrsym("inject", "-i", data, "-o", out, "--buildid-dir", cache_of(os.path.dirname(data)), *options)
+    check(p.returncode == status, f"exit status {p.returncode}: {p.stderr[-800:]}")
+    check(digest(data) == before, "the input was changed")
+    check(not p.stdout, f"stdout: {p.stdout[:200]!r}")
+    if status == 0 and os.path.isfile(out):
+        check(stat.S_IMODE(os.stat(out).st_mode) == 0o600, f"mode {os.stat(out).st_mode:o}")
+    return out, p.stderr
+
+
+def refused(p, pattern, *outputs):
+    """Exit status 1, one line with cause and remedy, nothing left behind."""
+    lines = p.stderr.strip().splitlines()
+    check(p.returncode == 1, f"exit status {p.returncode}, stderr {p.stderr!r}")
+    check(len(lines) == 1 and re.search(pattern, lines[0]), f"not one line like {pattern!r}: {p.stderr!r}")
+    check(not p.stdout, f"stdout: {p.stdout[:200]!r}")
+    for path in outputs:
+        check(not os.path.exists(path), f"{path} was left behind")
+        beside = [f for f in os.listdir(os.path.dirname(path)) if f.startswith(os.path.basename(path))]
+        check(not beside, f"left behind: {beside}")
+    return lines[0]
+
+
+def last_line(text):
+    return text.strip().rpartition("\n")[2]
+
+
+def children(pid):
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
+        return [int(c) for c in f.read().split()]
+    return []
+
+
+def wait_for_ring(pid, timeout=20):
+    """Until a perf (pid, or below it) has its buffers: what runs from now on is sampled."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        pids = [pid] + children(pid) + [g for c in children(pid) for g in children(c)]
+        for p in pids:
+            with contextlib.suppress(OSError), open(f"/proc/{p}/maps", encoding="utf-8") as f:
+                if "anon_inode:[perf_event]" in f.read():
+                    time.sleep(0.1)
+                    return
+        time.sleep(0.01)
+    raise Failure("perf record does not start")
+
+
+@contextlib.contextmanager
+def recording(data, *options, clock=("-k", "mono"), **kw):
+    """perf record until the end of the block."""
+    argv = ["perf", "record", *QUICK, *clock, *EVENT, "-o", data, *options]
+    with tempfile.TemporaryFile("w+") as err, subprocess.Popen(argv, stderr=err, **kw) as p:
+        try:
+            wait_for_ring(p.pid)
+            yield p
+        finally:
+            p.send_signal(signal.SIGINT)
+            p.wait(60)
+        err.seek(0)
+        text = err.read()
+        check(p.returncode in (0, -signal.SIGINT), f"{' '.join(argv)}: {p.returncode} {text[-400:]}")
+
+
+def shares(d, *options, seconds=1.0, tag="a", **kw):
+    """The program under test, waiting; its log is d/TAG.tsv."""
+    return Load("shares", str(seconds), os.path.join(d, tag + ".tsv"), "wait", f"tag={tag}", *options, **kw)
+
+
+def run_shares(load):
+    load.write("go")
+    done = load.readline(60)
+    check(done.startswith("done "), f"shares said: {done}")
+
+
+def kinds_of(verdict):
+    return ", ".join(f"{k} {n}" for k, n in sorted(verdict.right.items()))
+
+
+def judged(v, least=300, part=0.999):
+    """The requirement: nothing wrong, and as good as all named."""
+    check(v.total() >= least, f"only {v.total()} samples in managed code: no test ({v})")
+    wrong = [(s.sym, f"{s.ip:x}", kind, name) for s, kind, name in v.wrong[:3]]
+    check(not v.wrong, f"{v}; wrong e.g. {wrong}")
+    unnamed = collections.Counter(name for _, _, name in v.unnamed_samples).most_common(3)
+    check(v.named() >= part, f"{v}; most of {unnamed}")
+    check(v.around <= v.total() // 200 + 2, f"{v.around} samples between rounds: no test")
+    return f"{sum(v.right.values())} of {v.total()} right"
+
+
+def known_without_name(samples, lines, pid):
+    """Samples of a process without a name although their address lies in a body of its perf map."""
+    return [s for s in samples if s.pid == pid and s.sym == "[unknown]" and name_at(lines, s.ip)]
+
+
+def perf_map(pid, d):
+    """The code map of a process, as lines, taken aside: perf itself must not find it."""
+    p = clrsym("map", str(pid))
+    check(p.returncode == 0, p.stderr)
+    path = f"/tmp/perf-{pid}.map"
+    lines = read_map(path)
+    shutil.move(path, os.path.join(d, f"{pid}.map"))
+    return lines
+
+
+# -- every runtime: known shares in known methods -------------------------------------------
+
+
+def live(runtime="10", kind="plain", env=None, **kw):
+    """Recorded, then injected while the process is still there."""
+    with folder() as d:
+        data = os.path.join(d, "perf.data")
+        with shares(d, STEADY, runtime=runtime, kind=kind, env=env) as load:
+            with recording(data, "-p", str(load.pid)):
+                run_shares(load)
+            out, closing = inject(data)
+            lines = perf_map(load.pid, d)
+        log = perf_truth.Log(os.path.join(d, "a.tsv"))
+
+        # native code of a single-file program lies in the same file as its precompiled code
+        def is_managed(s, dso):
+            if os.path.basename(dso) == "load":
+                return name_at(lines, s.ip) is not None
+            return perf_truth.managed(dso)
+        raw = perf_truth.script(data)
+        before = perf_truth.judge(raw, log, is_managed=is_managed)
+        named = perf_truth.script(out, buildid_dir=cache_of(d))
+        check([s[:5] for s in raw] == [s[:5] for s in named], "not the same samples any more")
+        v = perf_truth.judge(named, log, {(s.tid, s.ns): s.dso for s in raw}, is_managed)
+        check(before.named() == 0, f"named before: {before}")
+        note = judged(v)
+        for k in STEADY.removeprefix("kinds=").removesuffix(",grow").split(","):
+            check(v.right[k] > 20, f"{k}: {v.right[k]} samples: no test")
+        lost = known_without_name(named, lines, log.tid)
+        managed = sum(s.pid == log.tid and name_at(lines, s.ip) is not None for s in named)
+        check(len(lost) <= managed // 1000, f"{len(lost)} of {managed} in known bodies have no name, e.g. {lost[:2]}")
+        # the shares that the report shows are those of the log
+        total = sum(v.by_name.values())
+        for name, part in log.shares().items():
+            ours = v.by_name[name] / max(total, 1)
+            check(kind == "singlefile" or abs(ours - part) < 0.06, f"{name}: {ours:.3f}, by the log {part:.3f}")
+        check(closing.strip(), "no closing line")
+        return f"before 0 %, after: {note} ({kinds_of(v)}); {managed} in known bodies, {len(lost)} without a name"
+
+
+def test_runtime_3_1():
+    return live("3.1")
+
+
+def test_runtime_8():
+    return live("8")
+
+
+def test_runtime_9():
+    return live("9")
+
+
+def test_runtime_10():
+    return live("10")
+
+
+def test_runtime_11():
+    return live("11")
+
+
+def test_no_write_xor_execute():
+    return live(env={"DOTNET_EnableWriteXorExecute": "0"})
+
+
+def test_ready_to_run():
+    return live(kind="r2r")
+
+
+def test_single_file():
+    return live(kind="singlefile")
+
+
+def test_report():
+    """perf report --stdio: the methods of the log, in its order of size."""
+    with folder() as d:
+        data = os.path.join(d, "perf.data")
+        with shares(d, "kinds=ordinary,dynamic,few") as load:
+            with recording(data, "-p", str(load.pid)):
+                run_shares(load)
+            out, _ = inject(data)
+        p = perf_truth.perf("report", "--stdio", "-i", out, "-s", "sym", buildid_dir=cache_of(d))
+        check(p.returncode == 0, p.stderr[-500:])
+        rows = re.findall(r"^\s+([\d.]+)%\s+\[\.\] (.*?)\s*$", p.stdout, re.M)
+        shown = collections.Counter()
+        for percent, name in rows:
+            shown[perf_truth.base(name)] += float(percent)
+        for name, part in perf_truth.Log(os.path.join(d, "a.tsv")).shares().items():
+            check(abs(shown[name] - 100 * part) < 12, f"{name}: {shown[name]:.1f} %, by the log {100 * part:.1f} %")
+        return f"{rows[0][0]} % {rows[0][1]}"
+
+
+# -- while the process runs: what moves and dies --------------------------------------------
+
+
+def clrsym_perf(d, *record, options=(), **kw):
+    argv = [program("clrsym"), "perf", "--buildid-dir", cache_of(d), *options, "--", "record", *QUICK,
+            *EVENT, *record]
+    return Process(argv, **kw)
+
+
+def reused(runtime, env=None, **kw):
+    """Dynamic and collectible code at the same addresses while the heap grows, with clrsym perf."""
+    with folder() as d:
+        out = os.path.join(d, "perf.data")
+        with shares(d, seconds=2, runtime=runtime, env=env, **kw) as load, \
+                clrsym_perf(d, "-o", out, "-p", str(load.pid)) as cp:
+            wait_for_ring(cp.pid)
+            run_shares(load)
+            cp.signal(signal.SIGINT)
+            status = cp.wait(60)
+            check(status == 0, f"clrsym perf: {status} {cp.errors()[-800:]}")
+            closing = last_line(cp.errors())
+        v = perf_truth.judge(perf_truth.script(out, buildid_dir=cache_of(d)),
+                             perf_truth.Log(os.path.join(d, "a.tsv")))
+        note = judged(v)
+        check(v.right["reused"] > 100 and v.right["collectible"] > 30, f"no test: {kinds_of(v)}")
+        check(v.reuse() >= 12, f"only {v.reuse()} methods at one address: no test")
+        check(closing, "no closing line")
+        return f"{note} ({kinds_of(v)}), up to {v.reuse()} methods at one address"
+
+
+def test_reused_addresses_10():
+    return reused("10")
+
+
+def test_reused_addresses_8():
+    return reused("8")
+
+
+def test_reused_addresses_3_1():
+    return reused("3.1")
+
+
+def test_reused_addresses_no_write_xor_execute():
+    return reused("10", env={"DOTNET_EnableWriteXorExecute": "0"})
+
+
+def test_reused_addresses_afterwards():
+    """Attached only after the recording: what is at an address now was not there then. No lies."""
+    with folder() as d:
+        data = os.path.join(d, "perf.data")
+        with shares(d) as load:
+            with recording(data, "-p", str(load.pid)):
+                run_shares(load)
+            out, _ = inject(data)
+        v = perf_truth.judge(perf_truth.script(out, buildid_dir=cache_of(d)),
+                             perf_truth.Log(os.path.join(d, "a.tsv")), perf_truth.raw_dsos(data))
+        wrong = collections.Counter(kind for _, kind, _ in v.wrong)
+        check(not v.wrong, f"{v}; wrong: {dict(wrong)}, e.g. {v.wrong[:1]}")
+        check(v.total() > 300 and v.right["ordinary"] > 50, f"no test: {v}")
+        return str(v)
+
+
+def test_perf_starts_the_program():
+    """clrsym perf -- record ... -- PROGRAM: from nothing to a report; the program has ended by then."""
+    with folder() as d:
+        out, log = os.path.join(d, "perf.data"), os.path.join(d, "a.tsv")
+        exe = workload()
+        with clrsym_perf(d, "-o", out, "--", exe, "shares", "1.5", log) as cp:
+            check(cp.readline(30).startswith("ready"), "the program has no stdout")
+            cp.readline(60)
+            cp.write("quit")
+            status = cp.wait(60)
+            check(status == 0, f"clrsym perf: {status} {cp.errors()[-800:]}")
+            closing = last_line(cp.errors())
+        v = perf_truth.judge(perf_truth.script(out, buildid_dir=cache_of(d)), perf_truth.Log(log))
+        return f"{judged(v)} ({kinds_of(v)}): {closing}"
+
+
+def test_two_processes():
+    """The same methods, the same mapping names, in one file: each name is its own process's."""
+    with folder() as d:
+        out = os.path.join(d, "perf.data")
+        with shares(d, tag="left") as left, shares(d, tag="right") as right, \
+                clrsym_perf(d, "-o", out, "-p", f"{left.pid},{right.pid}") as cp:
+            wait_for_ring(cp.pid)
+            left.write("go")
+            right.write("go")
+            check(left.readline(60).startswith("done") and right.readline(60).startswith("done"), "done")
+            cp.signal(signal.SIGINT)
+            check(cp.wait(60) == 0, cp.errors()[-800:])
+        samples = perf_truth.script(out, buildid_dir=cache_of(d))
+        logs = [perf_truth.Log(os.path.join(d, f"{t}.tsv")) for t in ("left", "right")]
+        note = judged(perf_truth.judge(samples, logs))
+        for log, other in zip(logs, ("_right", "_left")):
+            mixed = [s.sym for s in samples if s.pid == log.tid and other in s.sym]
+            check(not mixed, f"pid {log.tid} has names of the other: {mixed[:3]}")
+        return note
+
+
+# -- variants of recordings -----------------------------------------------------------------
+
+VARIANTS = {
+    "compressed": ["-z"],
+    "buildid_mmap": ["--buildid-mmap"],
+    "dwarf": ["--call-graph", "dwarf,1024"],
+    "frame_pointers": ["-g"],
+    "two_events": ["-e", "page-faults"],
+    "threads": ["--threads"],
+    "all_cpus": ["-a"],
+}
+
+
+@functools.cache
+def variants():
+    """
+    One process that runs on, recorded in every way, each recording injected at once. Judged at the
+    end, when the log is there. Returns {variant: note or what went wrong}.
+    """
+    found, outs = {}, {}
+    with folder() as d:
+        # without tiers precompiled code stays in use
+        with shares(d, STEADY, seconds=60, env={"DOTNET_TieredCompilation": "0"}) as load:
+            load.write("go")
+            time.sleep(0.5)
+            for name, options in VARIANTS.items():
+                data = os.path.join(d, name)
+                try:
+                    who = [] if "-a" in options else ["-p", str(load.pid)]
+                    with recording(data, *options, *who):
+                        time.sleep(0.4)
+                    outs[name] = inject(data)[0]
+                except (Failure, subprocess.SubprocessError, OSError) as e:
+                    found[name] = e
+            with contextlib.suppress(OSError):
+                load.write("stop")
+            for name, out in outs.items():
+                found[name] = out
+            done = load.readline(90)
+            check(done.startswith("done"), done)
+        log = perf_truth.Log(os.path.join(d, "a.tsv"))
+        for name, out in outs.items():
+            try:
+                samples = perf_truth.script(out, buildid_dir=cache_of(d))
+                note = judged(perf_truth.judge(samples, log, perf_truth.raw_dsos(os.path.join(d, name))), 200)
+                if name in ("frame_pointers", "dwarf"):
+                    note += ", " + managed_frames(out, cache_of(d), log.tid)
+                found[name] = note
+            except (Failure, OSError, subprocess.SubprocessError) as e:
+                found[name] = e
+    return found
+
+
+def managed_frames(out, cache, pid):
+    """No frame of a chain in managed memory without a name."""
+    frames = [f for _, p, chain in perf_truth.chains(out, cache) if p == pid for f in chain
+              if f[2] != "[unknown]" and perf_truth.managed(f[2])]
+    without = [f for f in frames if f[1] == "[unknown]"]
+    check(frames and len(without) <= len(frames) // 1000,
+          f"{len(without)} of {len(frames)} managed frames have no name, e.g. {without[:3]}")
+    return f"{len(frames)} managed frames named"
+
+
+def variant(name):
+    def test():
+        note = variants().get(name)
+        if isinstance(note, Exception):
+            raise Failure(str(note))
+        return note
+    return test
+
+
+for _v in VARIANTS:
+    globals()[f"test_record_{_v}"] = variant(_v)
+
+
+def test_record_pipe():
+    """perf record -o - | clrsym inject -i - -o - | perf script -i -"""
+    with folder() as d:
+        with shares(d, STEADY, seconds=0.8) as load:
+            record = subprocess.Popen(["perf", "record", *QUICK, "-k", "mono", *EVENT, "-p", str(load.pid), "-o", "-"],
+                                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            injecting = subprocess.Popen(
+                [program("clrsym"), "inject", "-i", "-", "-o", "-", "--buildid-dir", cache_of(d)],
+                stdin=record.stdout, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            script = subprocess.Popen(
+                ["perf", "--buildid-dir", cache_of(d), "script", "-i", "-", "--ns", "-F",
+                 "comm,pid,tid,time,ip,sym,dso"], stdin=injecting.stdout, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True, errors="replace")
+            record.stdout.close()
+            injecting.stdout.close()
+            try:
+                wait_for_ring(record.pid)
+                run_shares(load)
+                record.send_signal(signal.SIGINT)
+                text, errors = script.communicate(timeout=60)
+                closing = injecting.stderr.read().decode().strip()
+                check(injecting.wait(10) == 0, closing[-500:])
+                check(script.returncode == 0, errors[-500:])
+            finally:
+                for p in (record, injecting, script):
+                    p.kill()
+                    p.wait()
+        samples = perf_truth.parse(text)
+        return judged(perf_truth.judge(samples, perf_truth.Log(os.path.join(d, "a.tsv"))), 200)
+
+
+def test_record_switch_output():
+    """Several files of one recording, each injected for itself."""
+    with folder() as d:
+        data = os.path.join(d, "perf.data")
+        with shares(d, STEADY, seconds=0.9) as load:
+            with recording(data, "--switch-output", "-p", str(load.pid)) as record:
+                load.write("go")
+                time.sleep(0.5)
+                record.send_signal(signal.SIGUSR2)
+                check(load.readline(60).startswith("done"), "done")
+            parts = sorted(glob.glob(data + ".2*"))
+            check(len(parts) >= 2, f"parts: {parts}")
+            outs = [inject(p)[0] for p in parts]
+        log = perf_truth.Log(os.path.join(d, "a.tsv"))
+        return "; ".join(judged(perf_truth.judge(perf_truth.script(out, buildid_dir=cache_of(d)), log), 100)
+                         for out in outs)
+
+
+def test_record_per_thread():
+    """No times in the file: the last known state counts, and that is said."""
+    with folder() as d:
+        data = os.path.join(d, "perf.data")
+        with Load("hot", "20") as load:
+            time.sleep(0.7)
+            with recording(data, "--per-thread", "-p", str(load.pid), clock=()):
+                time.sleep(0.4)
+            out, closing = inject(data)
+        check("no time" in closing, closing)
+        raw = perf_truth.script(data, times=False)
+        named = perf_truth.script(out, buildid_dir=cache_of(d), times=False)
+        names = collections.Counter(perf_truth.base(n.sym) for r, n in zip(raw, named)
+                                    if perf_truth.managed(r.dso) and not r.dso.endswith(".so"))
+        total = sum(names.values())
+        check(total > 200 and names["Lab.Hot.Chain::Inner"] >= 0.99 * total, f"{names.most_common(4)} of {total}")
+        return next(l for l in closing.splitlines() if "no time" in l)
+
+
+def test_record_default_clock():
+    """Without -k mono times cannot be matched afterwards: code that never moved is still named."""
+    with folder() as d:
+        data = os.path.join(d, "perf.data")
+        with Load("hot", "20") as load:
+            time.sleep(0.7)
+            with recording(data, "-p", str(load.pid), clock=()):
+                time.sleep(0.4)
+            out, closing = inject(data)
+        names = collections.Counter(perf_truth.base(s.sym) for s in perf_truth.script(out, buildid_dir=cache_of(d))
+                                    if perf_truth.managed(s.dso))
+        total = sum(names.values())
+        check(total > 200 and names["Lab.Hot.Chain::Inner"] >= 0.99 * total, f"{names.most_common(4)} of {total}")
+        return last_line(closing)
+
+
+def test_stacks():
+    """perf script names every managed frame of a stack, in the right order."""
+    with folder() as d:
+        data = os.path.join(d, "perf.data")
+        with Load("hot", "20") as load:
+            time.sleep(0.5)
+            with recording(data, "-g", "-p", str(load.pid)):
+                time.sleep(0.5)
+            out, _ = inject(data)
+            pid = load.pid
+        note = managed_frames(out, cache_of(d), pid)
+        hot = "Inner Middle Outer Main".split()
+        whole = broken = 0
+        for _, p, chain in perf_truth.chains(out, cache_of(d)):
+            ours = [perf_truth.base(f[1]).rpartition("::")[2] for f in chain if f[1].startswith("Lab.Hot.Chain::")]
+            if p == pid and ours and ours[0] == "Inner" and perf_truth.managed(chain[0][2]):
+                whole += ours == hot
+                broken += ours != hot
+        check(whole > 200 and broken <= whole // 50, f"{whole} whole chains, {broken} others")
+        return f"{note}, {whole} chains Inner to Main, {broken} cut in a prologue"
+
+
+def test_annotate():
+    """perf annotate prints a JIT'd method's instructions."""
+    with folder() as d:
+        data = os.path.join(d, "perf.data")
+        with shares(d, "kinds=ordinary,few", seconds=0.7) as load:
+            with recording(data, "-p", str(load.pid)):
+                run_shares(load)
+            out, _ = inject(data)
+            none, _ = inject(data, data + ".nocode", "--no-code")
+        syms = collections.Counter(s.sym for s in perf_truth.script(out, buildid_dir=cache_of(d))
+                                   if perf_truth.base(s.sym) == "Lab.Shares.Leaf::Few")
+        check(syms, "the method is not there")
+        sym = syms.most_common(1)[0][0]
+
+        def instructions(path):
+            p = perf_truth.perf("annotate", "--stdio", "-i", path, "-s", sym, buildid_dir=cache_of(d))
+            found = re.findall(r"^\s*([\d.]*)\s*:\s+[0-9a-f]+:\s+([a-z]\w*)", p.stdout, re.M)
+            return found, (p.stdout + p.stderr)[-1500:]
+        found, text = instructions(out)
+        mnemonics = collections.Counter(m for _, m in found)
+        hot = sum(float(percent or 0) for percent, m in found)
+        check(all(mnemonics[m] for m in ("xor", "shl", "sar")), f"{sym}: {mnemonics} {text}")
+        check(90 < hot < 110, f"{hot} % on instructions: {text}")
+        bare = collections.Counter(m for _, m in instructions(none)[0])
+        check(not bare["shl"], f"--no-code has code: {bare}")
+        return f"{sym}: {sum(mnemonics.values())} instructions"
+
+
+# -- what is passed through -------------------------------------------------------------------
+
+
+def test_nothing_to_do():
+    """A recording without .NET comes out byte for byte, as a file and through a pipe."""
+    with folder() as d:
+        notes = []
+        for name, options in (("plain", []), ("chains", ["-g", "-a"]), ("zipped", ["-z"])):
+            data = os.path.join(d, name)
+            busy = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done"
+            # -a, but not the .NET processes that others run here: a cgroup would be more than this needs
+            with subprocess.Popen(["perf", "record", *QUICK, *EVENT, *(o for o in options if o != "-a"), "-o", data,
+                                   "--", "sh", "-c", busy], stderr=subprocess.DEVNULL) as p:
+                p.wait(60)
+            out, closing = inject(data)
+            check(digest(out) == digest(data), f"{name}: not the same bytes")
+            check(not glob.glob(os.path.join(cache_of(d), "clrsym", "*")), "images for nothing")
+            notes.append(last_line(closing))
+        piped = os.path.join(d, "piped")
+        with open(piped, "wb") as f:
+            subprocess.run(["perf", "record", *QUICK, *EVENT, "-o", "-", "--", "sh", "-c", busy], stdout=f,
+                           stderr=subprocess.DEVNULL, check=True)
+        with open(piped, "rb") as f:
+            p = subprocess.run([program("clrsym"), "inject", "-i", "-", "-o", "-", "--buildid-dir", cache_of(d)],
+                               stdin=f, capture_output=True, timeout=60)
+        with open(piped, "rb") as f:
+            check(p.returncode == 0 and p.stdout == f.read(), f"pipe: {p.stderr[-300:]}")
+        return notes[0]
+
+
+# -- bad input --------------------------------------------------------------------------------
+
+
+def small_recording(d, name="perf.data"):
+    """Of a shell, without .NET."""
+    data = os.path.join(d, name)
+    subprocess.run(["perf", "record", *QUICK, "-k", "mono", *EVENT, "-o", data, "--", "sh", "-c",
+                    "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"], check=True, capture_output=True)
+    return data
+
+
+def try_inject(d, data, *options, **kw):
+    out = os.path.join(d, "refused.out")
+    return clrsym("inject", "-i", data, "-o", out, "--buildid-dir", cache_of(d), *options, **kw), out
+
+
+def test_error_not_perf_data():
+    with folder() as d:
+        notes = []
+        small = small_recording(d)
+        with open(small, "rb") as f:
+            good = f.read()
+        cases = {
+            "text": (b"hello\n" * 100, r"perf\.data"),
+            "empty": (b"", r"perf\.data|empty"),
+            "old": (b"PERFFILE" + good[8:], r"version|old|form"),
+            "big-endian": (b"2ELIFREP" + good[8:], r"endian|byte order|version|form"),
+            "cut": (good[:len(good) // 2], r"offset \d+|byte \d+|at \d+"),
+        }
+        for name, (content, pattern) in cases.items():
+            data = os.path.join(d, name)
+            with open(data, "wb") as f:
+                f.write(content)
+            p, out = try_inject(d, data)
+            notes.append(refused(p, pattern, out))
+            check(digest(data) == hashlib.sha256(content).hexdigest(), "the input was changed")
+        p, out = try_inject(d, os.path.join(d, "absent"))
+        notes.append(refused(p, "[Nn]o such file", out))
+        p, out = try_inject(d, d)
+        notes.append(refused(p, ".", out))
+        return notes[0]
+
+
+def test_error_target_gone():
+    """The process has ended before anybody looked."""
+    with folder() as d:
+        data = os.path.join(d, "perf.data")
+        with Load("hot", "0.6") as load, recording(data, "-p", str(load.pid)):
+            load.wait()
+        p, out = try_inject(d, data)
+        return refused(p, rf"{load.pid}.*(gone|ended|no longer|no such)", out)
+
+
+def test_error_no_permission():
+    """As nobody, of a process of root's."""
+    with folder() as d:
+        data = os.path.join(d, "perf.data")
+        with Load("hot", "20") as load:
+            with recording(data, "-p", str(load.pid)):
+                time.sleep(0.2)
+            os.chmod(d, 0o777)
+            os.chown(data, NOBODY, NOBODY)
+            p, out = try_inject(d, data, preexec_fn=lambda: (os.setgid(NOBODY), os.setuid(NOBODY)),
+                                env=dict(os.environ, HOME=d, XDG_RUNTIME_DIR=""))
+            return refused(p, f"{load.pid}.*(may not be inspected|permission|root)", out)
+
+
+def test_error_cache():
+    """A cache that cannot be written, or is somebody else's."""
+    with folder() as d:
+        data = os.path.join(d, "perf.data")
+        out = os.path.join(d, "refused.out")
+        with Load("hot", "20") as load:
+            with recording(data, "-p", str(load.pid)):
+                time.sleep(0.2)
+            foreign = os.path.join(d, "foreign")
+            os.mkdir(foreign)
+            os.chown(foreign, NOBODY, NOBODY)
+            linked = os.path.join(d, "linked")
+            os.mkdir(linked)
+            os.symlink("/etc", os.path.join(linked, "clrsym"))
+            notes = []
+            for cache, pattern in (("/proc/clrsym-cache", "/proc/clrsym-cache"), (foreign, "foreign"),
+                                   (linked, "linked"), (data, "perf.data")):
+                p = clrsym("inject", "-i", data, "-o", out, "--buildid-dir", cache)
+                notes.append(refused(p, pattern, out))
+        check(not os.listdir(foreign), "something was written into it")
+        return notes[1]
+
+
+def test_error_output():
+    with folder() as d:
+        data = small_recording(d)
+        out = os.path.join(d, "absent", "out")
+        line = refused(clrsym("inject", "-i", data, "-o", out), "absent")
+        check(clrsym("inject", "-i", data, "-o", data).returncode != 0, "wrote over its input")
+        check(digest(data) and perf_truth.script(data), "the input is hurt")
+        for args in (["--nonsense"], ["stray"], ["--trace"]):
+            check(clrsym("inject", *args).returncode == 2, f"{args}: not 2")
+        return line
+
+
+# -- who it was -------------------------------------------------------------------------------
+
+
+def unnamed(samples, pid):
+    """(named, unnamed) of a process's samples in managed memory."""
+    mine = [s for s in samples if s.pid == pid and perf_truth.managed(s.dso)]
+    return [s for s in mine if s.sym != "[unknown]"], [s for s in mine if s.sym == "[unknown]"]
+
+
+def test_identity_pid_reused():
+    """Another .NET process has the pid now: its methods are not the recorded one's."""
+    with folder() as d:
+        data = os.path.join(d, "perf.data")
+        with Load("hot", "0.6") as old, recording(data, "-p", str(old.pid)):
+            pid = old.pid
+            old.wait()
+        exe = workload()
+        for _ in range(20):
+            try:
+                with open("/proc/sys/kernel/ns_last_pid", "w", encoding="ascii") as f:
+                    f.write(str(pid - 1))
+            except OSError as e:
+                raise Skip(f"pids cannot be chosen here: {e}") from None
+            with Process([exe, "hot", "20"]) as new:
+                if new.pid != pid:
+                    continue
+                new.readline(30)
+                p, out = try_inject(d, data)
+                return refused(p, rf"{pid}.*(start|later|reused|another|not the)", out)
+        raise Skip("the pid was never free at the right moment")
+
+
+def test_identity_exec():
+    """Another program under the same pid in the middle of the recording: only its own samples are named."""
+    with folder() as d:
+        data, script = os.path.join(d, "perf.data"), os.path.join(d, "exec.sh")
+        with open(script, "w", encoding="ascii") as f:
+            f.write(f"rm -f /tmp/dotnet-diagnostic-$$-*\nexec {workload('8')} hot 20\n")
+        with Load("serve") as load:
+            with recording(data, "-p", str(load.pid)):
+                load.ok("spin 1 400")
+                before = time.monotonic_ns()
+                load.ok(f"exec /bin/sh {script}")
+                check(load.readline(60).startswith("ready"), "exec failed")
+                after = time.monotonic_ns()
+                time.sleep(0.5)
+            out, closing = inject(data)
+        samples = perf_truth.script(out, buildid_dir=cache_of(d))
+        lies, honest = unnamed([s for s in samples if s.ns < before], load.pid)
+        named, _ = unnamed([s for s in samples if s.ns > after], load.pid)
+        check(len(honest) > 100, f"no test: {len(honest)}")
+        check(not lies, f"{len(lies)} samples of the old program have names, e.g. {lies[:1]}")
+        inner = sum(s.sym.startswith("Lab.Hot.Chain::Inner") for s in named)
+        check(inner > 100, f"{inner} samples of the new program are named; {closing}")
+        check(re.search(rf"{load.pid}.*(exec|before|other)", closing), closing)
+        return last_line(closing)
+
+
+def other_host(data, out):
+    """The same recording, of a machine with another name."""
+    with open(data, "rb") as f:
+        blob = bytearray(f.read())
+    at, size = struct.unpack_from("<QQ", blob, 40)
+    bits = struct.unpack_from("<4Q", blob, 72)
+    features = [b for b in range(256) if bits[b // 64] >> (b % 64) & 1]
+    entry = at + size + 16 * features.index(3)  # HOSTNAME
+    offset, length = struct.unpack_from("<QQ", blob, entry)
+    name = socket.gethostname().encode()
+    check(blob[offset + 4:offset + 4 + len(name)] == name, "no host name there")
+    blob[offset + 4:offset + 4 + len(name)] = bytes((name[0] ^ 1,)) + name[1:]
+    check(length > 4, "feature")
+    with open(out, "wb") as f:
+        f.write(blob)
+
+
+def test_identity_other_host():
+    with folder() as d:
+        data, moved = os.path.join(d, "perf.data"), os.path.join(d, "moved.data")
+        with Load("hot", "20") as load:
+            with recording(data, "-p", str(load.pid)):
+                time.sleep(0.3)
+            other_host(data, moved)
+            p, out = try_inject(d, moved)
+            return refused(p, "host|machine", out)
+
+
+def test_identity_one_of_two():
+    """One process has ended, one is there: the one is named, of the other it is said why not."""
+    with folder() as d:
+        data = os.path.join(d, "perf.data")
+        with Load("hot", "20") as stays, Load("hot", "0.6") as goes:
+            with recording(data, "-p", f"{stays.pid},{goes.pid}"):
+                goes.wait()
+            out, closing = inject(data)
+        samples = perf_truth.script(out, buildid_dir=cache_of(d))
+        named, _ = unnamed(samples, stays.pid)
+        lies, honest = unnamed(samples, goes.pid)
+        check(len(named) > 100 and len(honest) > 100 and not lies, f"{len(named)} {len(lies)} {len(honest)}")
+        line = [l for l in closing.splitlines() if str(goes.pid) in l]
+        check(line and re.search("gone|ended|no longer|no such", line[0]), closing)
+        return line[0]
+
+
+# -- containers -------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def contained(d, *args):
+    """The program with pids and a /tmp of its own; yields (process, host pid). Its log goes to d."""
+    exe = workload()
+    script = (f"mount --bind {os.path.dirname(exe)} /mnt && mount --bind {d} /media && "
+              f"mount -t tmpfs tmpfs /tmp && exec /mnt/load {' '.join(args)}")
+    with Process(["sh", "-c", script], wrap=["unshare", "--mount", "--pid", "--fork", "--mount-proc",
+                                             "--kill-child"]) as outer:
+        line = outer.readline(60)
+        check(line.startswith("ready"), line)
+        yield outer, children(outer.pid)[0]
+
+
+def test_container_alive():
+    with folder() as d:
+        data = os.path.join(d, "perf.data")
+        with contained(d, "shares", "0.8", "/media/a.tsv", "wait", STEADY) as (load, pid):
+            with recording(data, "-p", str(pid)):
+                run_shares(load)
+            out, _ = inject(data)
+            samples = perf_truth.script(out, buildid_dir=cache_of(d))  # while it is there
+        log = perf_truth.Log(os.path.join(d, "a.tsv"), pid)
+        note = judged(perf_truth.judge(samples, log), 200)
+        judged(perf_truth.judge(perf_truth.script(out, buildid_dir=cache_of(d)), log), 200)  # and after
+        return note
+
+
+def test_container_dead():
+    """clrsym perf: the container ends, and its /tmp with it, before the recording does."""
+    with folder() as d:
+        out = os.path.join(d, "perf.data")
+        with contained(d, "shares", "1", "/media/a.tsv", "wait") as (load, pid), \
+                clrsym_perf(d, "-o", out, "-p", str(pid)) as cp:
+            wait_for_ring(cp.pid)
+            run_shares(load)
+            load.write("quit")
+            load.wait()
+            if cp.p.poll() is None:
+                cp.signal(signal.SIGINT)
+            check(cp.wait(60) == 0, cp.errors()[-800:])
+        v = perf_truth.judge(perf_truth.script(out, buildid_dir=cache_of(d)),
+                             perf_truth.Log(os.path.join(d, "a.tsv"), pid))
+        return judged(v)
+
+
+# -- other ways -------------------------------------------------------------------------------
+
+
+def test_trace():
+    """Names from recorded streams, the process long gone."""
+    with folder() as d:
+        data = os.path.join(d, "perf.data")
+        live_file, rundown = os.path.join(d, "live.nettrace"), os.path.join(d, "rundown.nettrace")
+        with shares(d, seconds=1) as load:
+            with recording(data, "-p", str(load.pid)), \
+                    Process([tool("drain"), "--seconds", "2", "--save-live", live_file, "--save-rundown",
+                             rundown, str(load.pid)]) as drain:
+                time.sleep(0.6)
+                run_shares(load)
+                check(drain.wait(30) == 0, drain.errors())
+            load.write("quit")
+            load.wait()
+        log = perf_truth.Log(os.path.join(d, "a.tsv"))
+        notes = []
+        for name, prefix in (("perf.out", ""), ("pid.out", f"{load.pid}=")):
+            out, closing = inject(data, os.path.join(d, name), "--trace", prefix + rundown, "--trace",
+                                  prefix + live_file)
+            v = perf_truth.judge(perf_truth.script(out, buildid_dir=cache_of(d)), log, perf_truth.raw_dsos(data))
+            notes.append(judged(v))
+        p, out = try_inject(d, data, "--trace", data)
+        refused(p, "nettrace|trace", out)
+        return f"{notes[0]}: {last_line(closing)}"
+
+
+def test_image_dir():
+    """By path instead of by id: no cache at all."""
+    with folder() as d:
+        data, images = os.path.join(d, "perf.data"), os.path.join(d, "images")
+        with shares(d, STEADY, seconds=0.6) as load:
+            with recording(data, "-p", str(load.pid)):
+                run_shares(load)
+            out, _ = inject(data, None, "--image-dir", images)
+        check(os.listdir(images), "no images")
+        check(not os.path.exists(os.path.join(cache_of(d), "clrsym")), "the cache was used, too")
+        v = perf_truth.judge(perf_truth.script(out, buildid_dir=os.path.join(d, "none")),
+                             perf_truth.Log(os.path.join(d, "a.tsv")), perf_truth.raw_dsos(data))
+        return judged(v, 200)
+
+
+def test_map_only():
+    """Mappings renamed so that perf takes the perf map."""
+    with folder() as d:
+        data = os.path.join(d, "perf.data")
+        with shares(d, STEADY, seconds=0.6) as load:
+            with recording(data, "-p", str(load.pid)):
+                run_shares(load)
+            raw = perf_truth.raw_dsos(data)
+            out, _ = inject(data, None, "--map-only")
+            check(clrsym("map", str(load.pid)).returncode == 0, "map")
+            try:
+                samples = perf_truth.script(out, buildid_dir=os.path.join(d, "none"))
+            finally:
+                os.unlink(f"/tmp/perf-{load.pid}.map")
+        check(not os.path.exists(cache_of(d)) or not os.listdir(cache_of(d)), "the cache was used")
+        return judged(perf_truth.judge(samples, perf_truth.Log(os.path.join(d, "a.tsv")), raw), 200)
+
+
+def test_dry_run():
+    with folder() as d:
+        data = os.path.join(d, "perf.data")
+        with Load("hot", "20") as load:
+            with recording(data, "-p", str(load.pid)):
+                time.sleep(0.3)
+            out, closing = inject(data, None, "--dry-run")
+            check(not os.path.exists(out), "an output was written")
+            check(not os.path.exists(os.path.join(cache_of(d), "clrsym")), "the cache was written")
+            check(closing.strip(), "nothing said")
+            return last_line(closing)
+
+
+def test_cache_and_prune():
+    """Layout, modes and repetition of what goes into the cache; prune takes exactly that."""
+    with folder() as d:
+        data, cache = os.path.join(d, "perf.data"), cache_of(d)
+        os.makedirs(os.path.join(cache, ".build-id", "ab"))
+        other = os.path.join(cache, ".build-id", "ab", "cd")
+        os.symlink("../../elsewhere", other)
+        with Load("hot", "20") as load:
+            time.sleep(0.5)
+            with recording(data, "-p", str(load.pid)):
+                time.sleep(0.3)
+            _, closing = inject(data)
+            check(cache in closing, f"the closing line does not name the cache: {closing}")
+            images = glob.glob(os.path.join(cache, "clrsym", "*", "*", "elf"))
+            check(images, "no images")
+            for path in images:
+                check(stat.S_IMODE(os.stat(path).st_mode) == 0o600, f"{path}: mode")
+                ident = os.path.basename(os.path.dirname(path))
+                link = os.path.join(cache, ".build-id", ident[:2], ident[2:])
+                check(os.path.islink(link) and os.path.samefile(os.path.join(link, "elf"), path), link)
+            for path, _, _ in os.walk(os.path.join(cache, "clrsym")):
+                check(stat.S_IMODE(os.stat(path).st_mode) == 0o700, f"{path}: mode")
+            before = {p: os.stat(p).st_ino for p in images}
+            inject(data, data + ".again")
+            again = glob.glob(os.path.join(cache, "clrsym", "*", "*", "elf"))
+            check(len(again) == len(images) and digest(data + ".out") == digest(data + ".again") and
+                  all(os.stat(p).st_ino == i for p, i in before.items()), "twice the same is not the same")
+        p = clrsym("inject", "--prune", "--buildid-dir", cache)
+        check(p.returncode == 0, p.stderr)
+        left = [os.path.join(r, f) for r, ds, fs in os.walk(cache) for f in fs + ds
+                if os.path.islink(os.path.join(r, f)) or f in fs]
+        check(left == [other], f"left: {left}")
+        return f"{len(images)} images; {(p.stderr or p.stdout).strip()}"
+
+
+def test_default_cache_and_output():
+    """Without options: perf.data to perf.clrsym.data, the cache where perf looks for it."""
+    with folder() as d:
+        env = dict(os.environ, HOME=d)
+        with Load("hot", "20") as load:
+            time.sleep(0.5)
+            with recording(os.path.join(d, "perf.data"), "-p", str(load.pid), env=env):
+                time.sleep(0.3)
+            p = clrsym("inject", cwd=d, env=env)
+            check(p.returncode == 0, p.stderr)
+        samples = perf_truth.script("perf.clrsym.data", cwd=d, env=env)
+        named, _ = unnamed(samples, load.pid)
+        inner = sum(perf_truth.base(s.sym) == "Lab.Hot.Chain::Inner" for s in named)
+        check(inner > 100, f"{inner} of {len(samples)}")
+        check(os.path.join(d, ".debug") in p.stderr, p.stderr)
+        return last_line(p.stderr)
+
+
+def test_image():
+    """clrsym image PID -o FILE: an ELF file with the process's methods."""
+    with folder() as d, Load("serve") as load:
+        load.ok("jit 50")
+        path = os.path.join(d, "image.elf")
+        p = clrsym("image", str(load.pid), "-o", path)
+        check(p.returncode == 0, p.stderr)
+        check(stat.S_IMODE(os.stat(path).st_mode) == 0o600, "mode")
+        out = subprocess.run(["readelf", "-W", "-s", path], capture_output=True, text=True, check=True).stdout
+        check("::Jit_000049" in out, out[-500:])
+        return f"{out.count(' FUNC ')} symbols"
