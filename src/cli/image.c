@@ -1,3 +1,260 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * clrsym image PID: the code of a process as an ELF file with a symbol a body.
+ *
+ * Two address spaces are of use. Of the whole process: address minus the lowest one, so that gdb
+ * puts it in place with one offset. Of the mappings of one file (--mapping): the file offset, which
+ * is how readers that go by mapping (blazesym) ask. Neither holds code bytes: whoever has the
+ * process or its core has them there.
+ */
 #include "cli/cli.h"
-int cli_image(int argc, char **argv) { (void)argc; (void)argv; return 1; }
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/caps.h"
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/log.h"
+#include "base/number.h"
+#include "cli/publish.h"
+#include "cli/source.h"
+#include "elf/image.h"
+
+#define PAGE UINT64_C(4096)
+
+struct range {
+	uint64_t start, end, offset;
+};
+
+struct image_run {
+	const char *mapping; /* NULL: the whole process */
+	enum names_style style;
+	bool tiers;
+	struct range *ranges;
+	size_t n_ranges;
+	const struct codemap *map;
+	struct elf_image *elf;
+	struct buf name;
+	uint64_t lowest;
+	size_t refused;
+};
+
+/* The last component, without what the kernel adds to a file that has no name any more. */
+static bool is_mapping(const struct proc_mapping *m, const char *name)
+{
+	static const char deleted[] = " (deleted)";
+	const char *slash = m->path_len ? memrchr(m->path, '/', m->path_len) : NULL;
+	size_t len = slash ? m->path_len - (size_t)(slash + 1 - m->path) : 0;
+
+	if (len > strlen(deleted) &&
+	    memcmp(slash + 1 + len - strlen(deleted), deleted, strlen(deleted)) == 0)
+		len -= strlen(deleted);
+	return len && len == strlen(name) && memcmp(slash + 1, name, len) == 0;
+}
+
+static int take_range(void *data, const struct proc_mapping *m)
+{
+	struct image_run *run = data;
+	struct range *more;
+
+	if (!m->executable || !is_mapping(m, run->mapping) || run->n_ranges == CAP_MODULES)
+		return 0;
+	more = realloc(run->ranges, (run->n_ranges + 1) * sizeof(*more));
+	if (!more)
+		return -ENOMEM;
+	run->ranges = more;
+	more[run->n_ranges++] = (struct range){ m->start, m->end, m->offset };
+	return 0;
+}
+
+/* Where a body is in the image; 0: nowhere. */
+static uint64_t image_address(const struct image_run *run, const struct codemap_info *info)
+{
+	size_t i;
+
+	if (!run->mapping)
+		return info->start - run->lowest + ELF_IMAGE_BASE;
+	for (i = 0; i < run->n_ranges; i++) {
+		const struct range *range = &run->ranges[i];
+
+		if (info->start >= range->start && info->start < range->end)
+			return info->start - range->start + range->offset;
+	}
+	return 0;
+}
+
+static int find_lowest(void *data, const struct codemap_body *body)
+{
+	struct image_run *run = data;
+	struct codemap_info info;
+
+	codemap_body_info(run->map, body, &info);
+	if (info.unload == UINT64_MAX)
+		run->lowest = MIN(run->lowest, info.start & ~(PAGE - 1));
+	return 0;
+}
+
+static int add_body(void *data, const struct codemap_body *body)
+{
+	struct image_run *run = data;
+	struct codemap_info info;
+	uint64_t addr;
+	int r;
+
+	codemap_body_info(run->map, body, &info);
+	addr = info.unload == UINT64_MAX ? image_address(run, &info) : 0;
+	if (!addr)
+		return 0;
+	buf_clear(&run->name);
+	r = names_append(&run->name, &info.name, run->style, run->tiers);
+	if (r == 0)
+		r = elf_image_add(run->elf, addr, info.size, (const char *)run->name.data,
+				  run->name.len, NULL);
+	run->refused += r > 0;
+	return MIN(r, 0);
+}
+
+static int write_elf(int fd, void *data)
+{
+	const struct image_run *run = data;
+
+	return elf_image_write(run->elf, fd);
+}
+
+static void image_run_deinit(struct image_run *run)
+{
+	elf_image_free(run->elf);
+	free(run->ranges);
+	buf_deinit(&run->name);
+}
+
+static int make_image(struct image_run *run, const struct source *source)
+{
+	uint8_t id[ELF_BUILD_ID_SIZE];
+	int r;
+
+	run->map = source->map;
+	run->lowest = UINT64_MAX;
+	buf_init(&run->name, CAP_PROC_FILE);
+	r = elf_image_new(&run->elf, source->machine, UINT64_MAX);
+	if (r == 0)
+		r = codemap_each(run->map, find_lowest, run);
+	if (r == 0)
+		r = codemap_each(run->map, add_body, run);
+	return r < 0 ? r : elf_image_finish(run->elf, id);
+}
+
+static bool is_complete(void *data)
+{
+	const struct source *source = data;
+
+	return source->complete || source->ended;
+}
+
+/* Attaches and detaches; 0, or what went wrong has been said. */
+static int read_process(struct image_run *run, struct sources *set, pid_t pid,
+			struct source **sourcep)
+{
+	int r, result = 0;
+
+	r = source_attach(set, pid, sourcep);
+	if (r == 0)
+		r = sources_wait(set, is_complete, *sourcep, 0);
+	if (r == 0 && (*sourcep)->complete && run->mapping) {
+		r = proc_each_mapping(target_proc((*sourcep)->target), take_range, run, &result);
+		r = r ? r : result;
+	}
+	if (r == 0)
+		r = sources_stop(set);
+	if (r < 0)
+		log_error("pid %d: %s", (int)pid, strerror(-r));
+	else if (r > 0 || !(*sourcep)->complete)
+		log_error("pid %d: %s", (int)pid,
+			  set->interrupted ? "interrupted" : (*sourcep)->why);
+	else if (run->mapping && !run->n_ranges)
+		log_error("pid %d: no executable mapping of a file %s", (int)pid,
+			  escape_terminal(run->mapping, strlen(run->mapping)));
+	else
+		return 0;
+	return -1;
+}
+
+static void help(void)
+{
+	printf("Usage: clrsym image [OPTION]... PID -o FILE\n"
+	       "Writes the code of a .NET process as an ELF file with a symbol for each code "
+	       "body.\n\n"
+	       "  -o, --output FILE       the file\n"
+	       "      --mapping NAME      only the code in mappings of that file, by file offset, "
+	       "e.g.\n"
+	       "                          memfd:doublemapper or System.Private.CoreLib.dll\n"
+	       "      --names short|full  Ns.Type::Method, or with its arguments (short)\n"
+	       "      --no-tiers          no [Tier] behind names\n"
+	       "      --no-daemon         attach although clrsymd or clrsym is attached already\n\n"
+	       "It prints how gdb puts it in place: add-symbol-file FILE -o OFFSET\n");
+}
+
+int cli_image(int argc, char **argv)
+{
+	enum { OPT_MAPPING = 256, OPT_NAMES, OPT_NO_TIERS, OPT_NO_DAEMON };
+	static const struct option options[] = {
+		{ "output", required_argument, NULL, 'o' },
+		{ "mapping", required_argument, NULL, OPT_MAPPING },
+		{ "names", required_argument, NULL, OPT_NAMES },
+		{ "no-tiers", no_argument, NULL, OPT_NO_TIERS },
+		{ "no-daemon", no_argument, NULL, OPT_NO_DAEMON },
+		{ "help", no_argument, NULL, 'h' },
+		{ 0 },
+	};
+	_cleanup_(image_run_deinit) struct image_run run = { .tiers = true };
+	_cleanup_(sources_deinit) struct sources set = { 0 };
+	struct source *source = NULL;
+	const char *out = NULL;
+	pid_t pid;
+	int c, r;
+
+	r = sources_init(&set);
+	if (r < 0) {
+		log_error("%s", strerror(-r));
+		return EXIT_FAILED;
+	}
+	set.opts.once = true;
+	while ((c = getopt_long(argc, argv, "o:h", options, NULL)) >= 0) {
+		switch (c) {
+		case 'o': out = optarg; break;
+		case OPT_MAPPING: run.mapping = optarg; break;
+		case OPT_NAMES:
+			if (!names_parse_style(optarg, &run.style))
+				return cli_usage_error("image", "--names takes short or full");
+			break;
+		case OPT_NO_TIERS: run.tiers = false; break;
+		case OPT_NO_DAEMON: set.beside_others = true; break;
+		case 'h': help(); return cli_flush();
+		default: return cli_usage_hint("image");
+		}
+	}
+	if (argc - optind != 1 || !parse_pid(argv[optind], &pid) || !out)
+		return cli_usage_error("image", "one PID and -o FILE");
+	if (read_process(&run, &set, pid, &source))
+		return EXIT_FAILED;
+	r = make_image(&run, source);
+	if (r == 0)
+		r = publish_file(out, write_elf, &run);
+	if (r < 0) {
+		log_error("%s: %s", escape_terminal(out, strlen(out)), strerror(-r));
+		return EXIT_FAILED;
+	}
+	if (run.refused)
+		log_warn("%zu bodies are left out: no place for them in the image", run.refused);
+	if (run.mapping)
+		printf("%s: %zu bodies at the file offsets of %s\n", out,
+		       elf_image_count(run.elf), run.mapping);
+	else
+		printf("%s: %zu bodies; gdb: add-symbol-file %s -o 0x%" PRIx64 "\n", out,
+		       elf_image_count(run.elf), out, run.lowest - ELF_IMAGE_BASE);
+	return cli_flush();
+}

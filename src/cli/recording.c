@@ -25,6 +25,7 @@
 #include "base/log.h"
 #include "base/number.h"
 #include "cli/cli.h"
+#include "cli/publish.h"
 #include "cli/trust.h"
 #include "perfdata/buildid.h"
 
@@ -521,29 +522,6 @@ static int write_image(int fd, void *data)
 	return elf_image_write(*imagep, fd);
 }
 
-/* --image-dir: a file of its own, by rename. */
-static int write_image_file(const char *path, const struct elf_image *image)
-{
-	_cleanup_free_ char *temp = NULL;
-	_cleanup_close_ int fd = -1;
-	int r;
-
-	if (asprintf(&temp, "%s.XXXXXX", path) < 0) {
-		temp = NULL;
-		return -ENOMEM;
-	}
-	fd = mkostemp(temp, O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	r = elf_image_write(image, fd);
-	/* for whoever runs perf; what is in it is no secret of the process but its code */
-	if (r == 0 && rename(temp, path) < 0)
-		r = -errno;
-	if (r < 0)
-		unlink(temp);
-	return r;
-}
-
 static int put_images(struct recording *rec)
 {
 	size_t i, n = inject_n_images(rec->inj);
@@ -557,7 +535,7 @@ static int put_images(struct recording *rec)
 		if (!image)
 			continue;
 		if (rec->opts->inject.image_dir) {
-			r = write_image_file(label, image);
+			r = publish_file(label, write_image, &image);
 			if (r < 0)
 				return say(label, r);
 			continue;
@@ -615,19 +593,12 @@ static int rewrite_directory(struct recording *rec, const char *temp)
 	return r;
 }
 
-static int rewrite_file(struct recording *rec, const char *temp)
+static int write_one(int fd, void *data)
 {
-	_cleanup_close_ int fd = open(temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	int r;
+	struct recording *rec = data;
 
-	if (fd < 0)
-		return say(rec->opts->out, -errno);
-	r = rewrite_part(rec, &rec->parts[0], fd);
-	if (r == 0 && rename(temp, rec->opts->out) < 0)
-		r = say(rec->opts->out, -errno);
-	if (r)
-		unlink(temp);
-	return r;
+	/* what went wrong has been said */
+	return rewrite_part(rec, &rec->parts[0], fd) ? 1 : 0;
 }
 
 /* What would be replaced must be a recording that is not the input. */
@@ -662,13 +633,15 @@ static int rewrite(struct recording *rec)
 	}
 	if (strcmp(rec->opts->out, "-") == 0)
 		return rewrite_part(rec, &rec->parts[0], STDOUT_FILENO);
-	if (asprintf(&temp, "%s.%d.tmp", rec->opts->out, (int)getpid()) < 0) {
+	if (rec->dir_fd < 0) {
+		r = publish_file(rec->opts->out, write_one, rec);
+		return r < 0 ? say(rec->opts->out, r) : r;
+	}
+	if (asprintf(&temp, "%s.XXXXXX", rec->opts->out) < 0) {
 		temp = NULL;
 		return say(rec->opts->out, -ENOMEM);
 	}
-	if (rec->dir_fd < 0)
-		return rewrite_file(rec, temp);
-	if (mkdir(temp, 0700) < 0)
+	if (!mkdtemp(temp))
 		return say(rec->opts->out, -errno);
 	return rewrite_directory(rec, temp);
 }

@@ -25,6 +25,7 @@
 
 /* Bodies start where code is aligned anyway. */
 #define IMAGE_ALIGN 16u
+#define IMAGE_PAGE  UINT64_C(4096)
 
 /* A body that is hit, with its life in the recording's time. */
 struct body {
@@ -226,6 +227,7 @@ static int plan_file_image(struct inject *inj, struct image *image)
 	buf_init(&plan.name, CAP_INJECT_NAME_BYTES);
 	qsort(image->symbols.items, image->symbols.n, sizeof(*image->symbols.items),
 	      symbol_compare);
+	image->shift = (image->symbols.items[0].addr & ~(IMAGE_PAGE - 1)) - ELF_IMAGE_BASE;
 	for (i = 0; i < image->symbols.n && r == 0; i++) {
 		const struct file_symbol *s = &image->symbols.items[i];
 
@@ -234,7 +236,7 @@ static int plan_file_image(struct inject *inj, struct image *image)
 		end = s->addr + s->size;
 		plan.index = s->program;
 		plan.program = &inj->programs.items[s->program];
-		r = image_add(&plan, image, s->body, s->addr, s->hit);
+		r = image_add(&plan, image, s->body, s->addr - image->shift, s->hit);
 	}
 	plan_deinit(&plan);
 	return r;
@@ -654,7 +656,7 @@ static int plan_file_records(struct inject *inj)
 
 			if (image->is_file && image->wanted && same_file(inj, &image->key, m)) {
 				r = edit_record(inj, m->seq, (uint32_t)j, false, m->addr, m->len,
-						m->pgoff);
+						m->pgoff - image->shift);
 				break;
 			}
 		}

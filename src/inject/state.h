@@ -117,6 +117,7 @@ struct image {
 	bool is_file;
 	struct map_record key; /* is_file */
 	bool wanted;           /* hit, or all were asked for */
+	uint64_t shift;        /* file offset minus image address: the code begins the image */
 	VEC(struct file_symbol) symbols;
 };
 

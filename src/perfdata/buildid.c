@@ -114,8 +114,10 @@ static int fail_errno(struct buildid_cache *c, struct place at, int err)
 	case ELOOP:
 	case EISDIR:
 	case EEXIST:
-		return fail(c, at, BUILDID_E_BLOCKED,
-			    " is a link, or not what should be there: remove it, or " REMEDY);
+		/* the cache itself may be /dev/null, perf's way to have none: nothing to remove */
+		return fail(c, at, BUILDID_E_BLOCKED, " is %s" REMEDY,
+			    at.len ? "a link, or not what should be there: remove it, or "
+				   : "a link or no directory: ");
 	default: return fail(c, at, BUILDID_E_DENIED, ": %s: " REMEDY, strerror(err));
 	}
 }
@@ -498,7 +500,7 @@ static int replace_link(struct buildid_cache *c, const struct slot *s, int links
 	if (symlinkat(s->target, links_fd, temp) < 0)
 		return errno == ENOENT ? -EAGAIN : fail_errno(c, at, errno);
 	if (renameat(links_fd, temp, links_fd, s->link) < 0) {
-		r = fail_errno(c, at, errno);
+		r = errno == ENOENT ? -EAGAIN : fail_errno(c, at, errno);
 		unlinkat(links_fd, temp, 0);
 	}
 	return r;
@@ -597,14 +599,14 @@ DEFINE_CLEANUP(DIR *, closedir)
 
 #define _cleanup_dir_ _cleanup_(closedirp)
 
-/* To read a directory that was opened without the right to. */
+/* To read a directory that was opened without the right to; NULL if it is removed by now. */
 static int list(struct buildid_cache *c, struct place at, int dir_fd, DIR **outp)
 {
 	_cleanup_close_ int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
 	*outp = fd < 0 ? NULL : fdopendir(fd);
 	if (!*outp)
-		return fail_errno(c, at, errno);
+		return errno == ENOENT ? 0 : fail_errno(c, at, errno);
 	TAKE_FD(fd);
 	return 0;
 }
@@ -654,10 +656,10 @@ static void prune_tree(struct prune *prune, struct place at, int dir_fd, unsigne
 
 	r = depth > CAP_DEPTH ? fail_errno(prune->cache, at, ELOOP)
 			      : list(prune->cache, at, dir_fd, &dir);
-	if (r) {
+	if (r)
 		prune_error(prune, r);
+	if (r || !dir)
 		return;
-	}
 	while ((name = next_name(dir))) {
 		_cleanup_close_ int fd = -1;
 
