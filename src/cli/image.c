@@ -137,7 +137,7 @@ static int make_image(struct image_run *run, const struct source *source)
 	uint8_t id[ELF_BUILD_ID_SIZE];
 	int r;
 
-	run->map = source->map;
+	run->map = source_map(source);
 	run->lowest = UINT64_MAX;
 	buf_init(&run->name, CAP_PROC_FILE);
 	r = elf_image_new(&run->elf, source->machine, UINT64_MAX);
@@ -251,8 +251,8 @@ int cli_image(int argc, char **argv)
 	if (run.refused)
 		log_warn("%zu bodies are left out: no place for them in the image", run.refused);
 	if (run.mapping)
-		printf("%s: %zu bodies at the file offsets of %s\n", out,
-		       elf_image_count(run.elf), run.mapping);
+		printf("%s: %zu bodies at the file offsets of %s\n", out, elf_image_count(run.elf),
+		       run.mapping);
 	else
 		printf("%s: %zu bodies; gdb: add-symbol-file %s -o 0x%" PRIx64 "\n", out,
 		       elf_image_count(run.elf), out, run.lowest - ELF_IMAGE_BASE);

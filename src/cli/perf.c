@@ -2,10 +2,10 @@
 /*
  * clrsym perf -- record …: one command from nothing to a report.
  *
- * perf record runs with the clock that code events have, in a directory beside the output. Meanwhile
- * every .NET process that it records is attached to as soon as it can be, and the code it makes
- * is read while it is there. When perf has ended, names go into what it wrote, which then appears
- * under the name that perf would have given it.
+ * perf record runs with the clock that code events have, in a directory beside the output.
+ * Meanwhile every .NET process that it records is attached to as soon as it can be, and the code it
+ * makes is read while it is there. When perf has ended, names go into what it wrote, which then
+ * appears under the name that perf would have given it.
  */
 #include "cli/cli.h"
 
@@ -13,8 +13,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
-#include <libgen.h>
 #include <inttypes.h>
+#include <libgen.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -55,8 +55,8 @@ struct perf_run {
 	uint64_t looked_ns, measured_ns;
 	struct seen *seen;
 	size_t n_seen, seen_room;
-	char *dir;      /* where perf writes */
-	char *out_dir;  /* where its output belongs */
+	char *dir;     /* where perf writes */
+	char *out_dir; /* where its output belongs */
 	char *out_name;
 	int spool_fd; /* -o - */
 };
@@ -470,8 +470,15 @@ static void help(void)
 
 int cli_perf(int argc, char **argv)
 {
-	enum { OPT_PERF = 256, OPT_BUILDID_DIR, OPT_NO_CODE, OPT_NAMES, OPT_NO_TIERS, OPT_BUFFER,
-	       OPT_NO_DAEMON };
+	enum {
+		OPT_PERF = 256,
+		OPT_BUILDID_DIR,
+		OPT_NO_CODE,
+		OPT_NAMES,
+		OPT_NO_TIERS,
+		OPT_BUFFER,
+		OPT_NO_DAEMON
+	};
 	static const struct option options[] = {
 		{ "perf", required_argument, NULL, OPT_PERF },
 		{ "buildid-dir", required_argument, NULL, OPT_BUILDID_DIR },

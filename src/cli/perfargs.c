@@ -12,16 +12,35 @@
 /* As of perf 6.12. Values that may only be joined (-z9, --threads=core) need no mention. */
 static const char short_values[] = "eptrCcoFmDGkju";
 static const char *const long_values[] = {
-	"event",	 "filter",	  "pid",
-	"tid",		 "realtime",	  "cpu",
-	"count",	 "output",	  "freq",
-	"mmap-pages",	 "call-graph",	  "delay",
-	"cgroup",	 "branch-filter", "clockid",
-	"uid",		 "clang-path",	  "clang-opt",
-	"vmlinux",	 "affinity",	  "mmap-flush",
-	"max-size",	 "control",	  "num-thread-synthesize",
-	"synth",	 "off-cpu-thresh", "switch-output-event",
-	"switch-max-files", "proc-map-timeout",
+	"event",
+	"filter",
+	"pid",
+	"tid",
+	"realtime",
+	"cpu",
+	"count",
+	"output",
+	"freq",
+	"mmap-pages",
+	"call-graph",
+	"delay",
+	"cgroup",
+	"branch-filter",
+	"clockid",
+	"uid",
+	"clang-path",
+	"clang-opt",
+	"vmlinux",
+	"affinity",
+	"mmap-flush",
+	"max-size",
+	"control",
+	"num-thread-synthesize",
+	"synth",
+	"off-cpu-thresh",
+	"switch-output-event",
+	"switch-max-files",
+	"proc-map-timeout",
 };
 
 static bool takes_value(const char *name, size_t len)
@@ -56,7 +75,7 @@ static char short_form(const char *name, size_t len)
 		char option;
 	} forms[] = {
 		{ "output", 'o' },   { "clockid", 'k' }, { "pid", 'p' }, { "tid", 't' },
-		{ "all-cpus", 'a' }, { "cpu", 'C' },	 { "uid", 'u' }, { "cgroup", 'G' },
+		{ "all-cpus", 'a' }, { "cpu", 'C' },     { "uid", 'u' }, { "cgroup", 'G' },
 	};
 	size_t i;
 

@@ -8,17 +8,17 @@
 #include <sys/types.h>
 
 struct perfargs {
-	const char *output;   /* NULL: not said */
-	const char *clock;    /* NULL: not said */
-	const char *pids;     /* comma-separated, as said; NULL */
+	const char *output; /* NULL: not said */
+	const char *clock;  /* NULL: not said */
+	const char *pids;   /* comma-separated, as said; NULL */
 	const char *tids;
-	bool system_wide;     /* -a, -C, -u, -G: anything may be recorded */
-	int command;          /* index of the program to run; argc: none */
+	bool system_wide; /* -a, -C, -u, -G: anything may be recorded */
+	int command;      /* index of the program to run; argc: none */
 };
 
 /*
- * argv[0] is "record". Understands what perf does: joined and separate values, bundled flags, and where the
- * program to run begins.
+ * argv[0] is "record". Understands what perf does: joined and separate values, bundled flags, and
+ * where the program to run begins.
  */
 void perfargs_parse(struct perfargs *args, int argc, char **argv);
 

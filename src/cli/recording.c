@@ -46,13 +46,14 @@ struct recording {
 	struct part *parts; /* the main one first */
 	size_t n_parts;
 	bool spooled;
-	int dir_fd;        /* of a directory */
+	int dir_fd; /* of a directory */
 	struct stat in_stat;
 	struct source **sources; /* by program; NULL: none */
 	char (*why)[512];        /* why there is none, or less than there should be; "" */
 	bool *quiet;             /* no .NET process at all */
 	struct perfdata_clock_track track;
-	bool convert; /* times are known on both clocks */
+	bool convert;     /* times are known on both clocks */
+	uint64_t read_ns; /* code bytes were read until then */
 	const char *no_times;
 	const char *distrust;
 	struct buildid_cache *cache;
@@ -209,7 +210,7 @@ static int open_input(struct recording *rec)
 
 static int say_data(const struct recording *rec, const struct part *part, int r)
 {
-	const char *text = r < 0		 ? strerror(-r)
+	const char *text = r < 0                ? strerror(-r)
 			   : r == INJECT_E_FULL ? "more mappings than any machine makes"
 						: perfdata_error_text(part->data, r);
 
@@ -306,8 +307,8 @@ static struct source *find_source(struct recording *rec, size_t i)
 	for (s = rec->set->list; s; s = s->next) {
 		if ((uint32_t)s->pid != program->pid)
 			continue;
-		if (!s->target || (s->complete &&
-				   !trust(rec, i, s->start_ns, s->mappings, s->n_mappings)))
+		if (!s->target ||
+		    (s->complete && !trust(rec, i, s->start_ns, s->mappings, s->n_mappings)))
 			return s;
 		snprintf(rec->why[i], sizeof(rec->why[i]), "%s",
 			 s->complete ? trust(rec, i, s->start_ns, s->mappings, s->n_mappings)
@@ -408,29 +409,25 @@ static bool all_known(void *data)
 
 /* -- code ----------------------------------------------------------------------------- */
 
-struct keep {
-	struct source *source;
-	uint64_t read_ns; /* of the last */
-};
-
 static int keep_body(void *data, const struct codemap_body *body)
 {
-	struct keep *keep = data;
+	struct source *s = data;
 	struct codemap_info info;
-	int r;
 
-	codemap_body_info(keep->source->map, body, &info);
-	if (info.unload != UINT64_MAX)
-		return 0;
-	r = target_keep_body(keep->source->target, &info);
-	return MIN(r, 0);
+	codemap_body_info(source_map(s), body, &info);
+	/* what cannot be read has a name all the same */
+	return info.unload == UINT64_MAX ? MIN(target_keep_body(s->target, &info), 0) : 0;
 }
 
 static bool code_known(void *data)
 {
-	const struct keep *keep = data;
+	const struct recording *rec = data;
+	size_t i;
 
-	return source_knows(keep->source, keep->read_ns);
+	for (i = 0; i < inject_n_programs(rec->inj); i++)
+		if (rec->sources[i] && !source_knows(rec->sources[i], rec->read_ns))
+			return false;
+	return true;
 }
 
 /* Reads the code of what was hit, and waits until it is known whose it was. */
@@ -441,19 +438,15 @@ static int read_code(struct recording *rec)
 
 	for (i = 0; i < inject_n_programs(rec->inj); i++) {
 		struct source *s = rec->sources[i];
-		struct keep keep = { .source = s };
 
 		if (!s || !s->target || s->ended || !s->complete)
 			continue;
-		r = inject_each_hit(rec->inj, i, s->map, keep_body, &keep);
-		if (r < 0)
-			return r;
-		keep.read_ns = clock_now_ns();
-		r = sources_wait(rec->set, code_known, &keep, clock_now_ns() + WAIT_KNOWN_NS);
+		r = inject_each_hit(rec->inj, i, source_map(s), keep_body, s);
 		if (r < 0)
 			return r;
 	}
-	return 0;
+	rec->read_ns = clock_now_ns();
+	return sources_wait(rec->set, code_known, rec, rec->read_ns + WAIT_KNOWN_NS);
 }
 
 static const uint8_t *code_bytes(void *data, const struct codemap_info *info)
@@ -483,13 +476,13 @@ static int gather(struct recording *rec)
 	if (r == 0)
 		r = sources_wait(rec->set, all_known, rec, clock_now_ns() + WAIT_KNOWN_NS);
 	if (r >= 0 && rec->set->interrupted)
-		return -EINTR;
+		return -ECANCELED;
 	if (r == 0 && !rec->opts->no_code)
 		r = read_code(rec);
 	for (i = 0; i < n; i++) {
 		struct source *s = rec->sources[i];
 		struct inject_code code = {
-			.map = s ? s->map : NULL,
+			.map = s ? source_map(s) : NULL,
 			.machine = s ? s->machine : 0,
 			.bytes = rec->opts->no_code ? NULL : code_bytes,
 			.data = s,
@@ -546,8 +539,7 @@ static int put_images(struct recording *rec)
 			r = buildid_cache_add(rec->cache, label, id, write_image, &image);
 	}
 	if (r)
-		log_error("%s",
-			  r < 0 ? strerror(-r) : buildid_cache_error_text(rec->cache, r));
+		log_error("%s", r < 0 ? strerror(-r) : buildid_cache_error_text(rec->cache, r));
 	return r;
 }
 
@@ -682,8 +674,8 @@ static void report_program(struct recording *rec, size_t i)
 static void report(struct recording *rec)
 {
 	const char *where = rec->opts->inject.image_dir ? rec->opts->inject.image_dir
-			    : rec->cache		  ? buildid_cache_path(rec->cache)
-							  : NULL;
+			    : rec->cache                ? buildid_cache_path(rec->cache)
+							: NULL;
 	struct inject_stats stats;
 	bool late = false, known = false;
 	uint64_t first, last;
@@ -704,6 +696,13 @@ static void report(struct recording *rec)
 	else if (late)
 		log_info("attached after the recording: code that was gone by then has no name "
 			 "(clrsym perf attaches before)");
+	for (i = 0; i < inject_n_programs(rec->inj) && rec->quiet && rec->quiet[i]; i++)
+		;
+	if (rec->quiet && i == inject_n_programs(rec->inj)) {
+		log_info("%s: no sample is in a .NET program's managed code: nothing to name",
+			 rec->opts->dry_run ? "dry run" : shown(rec->opts->out));
+		return;
+	}
 	if (rec->opts->inject.map_only) {
 		log_info("%s: %" PRIu64 " mappings renamed to //anon", shown(rec->opts->out),
 			 stats.rewritten);

@@ -162,7 +162,7 @@ static void source_free(struct source *s)
 	if (s->target)
 		proc_unlock(target_proc(s->target), s->lock_fd);
 	else
-		codemap_free(s->map);
+		codemap_free(s->trace);
 	target_free(s->target);
 	source_free_mappings(s->mappings, s->n_mappings);
 	free(s);
@@ -203,9 +203,7 @@ static int source_start(struct source *s, struct proc *proc)
 		proc_close(proc);
 		return r;
 	}
-	r = target_start(s->target);
-	s->map = target_map(s->target);
-	return r;
+	return target_start(s->target);
 }
 
 int source_attach_proc(struct sources *set, struct proc *proc, struct source **outp)
@@ -260,6 +258,11 @@ struct source *source_find(const struct sources *set, pid_t pid)
 	return NULL;
 }
 
+struct codemap *source_map(const struct source *s)
+{
+	return s->target ? target_map(s->target) : s->trace;
+}
+
 bool source_knows(struct source *s, uint64_t time)
 {
 	if (!s->target || s->ended)
@@ -283,7 +286,7 @@ int source_trace(struct sources *set, pid_t pid, const char *path)
 		if (r < 0)
 			return r;
 	}
-	r = answer_read_trace(s ? s->map : map, path, &feed);
+	r = answer_read_trace(s ? s->trace : map, path, &feed);
 	if (r < 0)
 		return r;
 	if (!feed)
@@ -299,7 +302,7 @@ int source_trace(struct sources *set, pid_t pid, const char *path)
 		s = source_new(set, pid);
 		if (!s)
 			return -ENOMEM;
-		s->map = TAKE_PTR(map);
+		s->trace = TAKE_PTR(map);
 		s->complete = s->ended = true;
 	}
 	if (r)

@@ -23,13 +23,13 @@ struct source {
 	struct source *next;
 	pid_t pid;
 	struct target *target; /* NULL: recorded */
-	struct codemap *map;   /* of the target; or owned, when recorded */
+	struct codemap *trace; /* recorded: its own map */
 	int lock_fd;
-	uint16_t machine;    /* EM_* */
-	uint64_t start;      /* of the process, in ticks: with the pid its identity */
-	uint64_t start_ns;   /* the same on CLOCK_MONOTONIC */
-	uint64_t attach_ns;  /* when we began */
-	uint32_t incarnation; /* that the mappings are of */
+	uint16_t machine;                /* EM_* */
+	uint64_t start;                  /* of the process, in ticks: with the pid its identity */
+	uint64_t start_ns;               /* the same on CLOCK_MONOTONIC */
+	uint64_t attach_ns;              /* when we began */
+	uint32_t incarnation;            /* that the mappings are of */
 	struct source_mapping *mappings; /* executable, of files */
 	size_t n_mappings;
 	bool complete, ended;
@@ -63,7 +63,8 @@ void sources_deinit(struct sources *set);
 int source_attach(struct sources *set, pid_t pid, struct source **outp);
 /* As source_attach(), for a process that was opened already; takes it over in any case. */
 int source_attach_proc(struct sources *set, struct proc *proc, struct source **outp);
-/* A recorded stream, added to what is known of that pid from others. Returns 0, -errno, or 1: said on stderr. */
+/* A recorded stream, added to what is known of that pid from others. Returns 0, -errno, or 1: said
+ * on stderr. */
 int source_trace(struct sources *set, pid_t pid, const char *path);
 /* Forgets a source that has ended. */
 void source_remove(struct source *source);
@@ -77,6 +78,8 @@ int sources_wait(struct sources *set, bool (*done)(void *data), void *data, uint
 /* Ends all sessions in good order. */
 int sources_stop(struct sources *set);
 
+/* What is known of its code; another map after an exec. */
+struct codemap *source_map(const struct source *source);
 /* Everything up to a time (CLOCK_MONOTONIC) is known, or never will be. */
 bool source_knows(struct source *source, uint64_t time);
 

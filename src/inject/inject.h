@@ -5,9 +5,9 @@
  * inject: a recording of perf and what is known of its processes' code, made into a recording
  * in which perf names every managed frame.
  *
- * perf gives a sample the file of the mapping that its address lies in. The runtime's mappings have no
- * usable file: a memfd, anonymous memory, or a DLL that perf cannot read. So their MMAP2 records are
- * rewritten to name a synthetic image (by build-id, or by path):
+ * perf gives a sample the file of the mapping that its address lies in. The runtime's mappings have
+ * no usable file: a memfd, anonymous memory, or a DLL that perf cannot read. So their MMAP2 records
+ * are rewritten to name a synthetic image (by build-id, or by path):
  *
  *  - per program one image with a range of its own for every code body that the recording's
  *    addresses hit. A small extra MMAP2 record, as long as the body, puts it where and when it was;
@@ -35,23 +35,24 @@ enum inject_error {
 };
 
 struct inject_options {
-	bool all_bodies;          /* images hold every body that is known, hit or not */
-	bool map_only;            /* only rename managed mappings to //anon: for the perf map */
-	enum names_style style;   /* of symbols */
-	bool no_tiers;            /* no [Tier] behind the name */
-	const char *image_dir;    /* mappings name DIR/LABEL-ID.so instead of a build-id; or NULL */
+	bool all_bodies;        /* images hold every body that is known, hit or not */
+	bool map_only;          /* only rename managed mappings to //anon: for the perf map */
+	enum names_style style; /* of symbols */
+	bool no_tiers;          /* no [Tier] behind the name */
+	const char *image_dir;  /* mappings name DIR/LABEL-ID.so instead of a build-id; or NULL */
 };
 
 /* One program of the recording. */
 struct inject_program {
 	uint32_t pid;
-	uint64_t first_ns;   /* file clock: its start, or its first record; 0 when times are missing */
-	uint64_t last_ns;    /* its end, or its last record */
-	bool started;        /* its fork or exec is in the recording */
-	bool ended;          /* so is its end: exit, or exec of another program */
-	bool runtime;        /* mappings that only .NET has are there */
-	bool maybe;          /* executable anonymous memory is: any JIT's */
-	bool sampled;        /* some address lies in a mapping that may hold managed code */
+	uint64_t
+		first_ns; /* file clock: its start, or its first record; 0 when times are missing */
+	uint64_t last_ns; /* its end, or its last record */
+	bool started;     /* its fork or exec is in the recording */
+	bool ended;       /* so is its end: exit, or exec of another program */
+	bool runtime;     /* mappings that only .NET has are there */
+	bool maybe;       /* executable anonymous memory is: any JIT's */
+	bool sampled;     /* some address lies in a mapping that may hold managed code */
 };
 
 /* An executable mapping of a file, as recorded. */
@@ -71,7 +72,8 @@ struct inject_code {
 	 */
 	const uint8_t *(*bytes)(void *data, const struct codemap_info *info);
 	void *data;
-	/* Times of the map to times of the recording. NULL: no times, the last known state counts. */
+	/* Times of the map to times of the recording. NULL: no times, the last known state counts.
+	 */
 	uint64_t (*to_file_ns)(void *clock, uint64_t map_ns);
 	uint64_t (*to_map_ns)(void *clock, uint64_t file_ns);
 	void *clock;
@@ -79,11 +81,11 @@ struct inject_code {
 
 /* Counted while rewriting, by leaf address. */
 struct inject_stats {
-	uint64_t samples;         /* all */
-	uint64_t managed;         /* in code bodies that are known: these have a name now */
-	uint64_t unnamed;         /* in memory that holds managed code, but in no known body */
+	uint64_t samples; /* all */
+	uint64_t managed; /* in code bodies that are known: these have a name now */
+	uint64_t unnamed; /* in memory that holds managed code, but in no known body */
 	uint64_t missed[CODEMAP_MISS_FULL + 1]; /* unnamed, by reason */
-	uint64_t no_code;         /* in programs whose code is not known */
+	uint64_t no_code;                       /* in programs whose code is not known */
 	uint64_t images, bodies, bodies_with_bytes, inserted, rewritten;
 };
 

@@ -4,11 +4,17 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/caps.h"
 #include "base/hash.h"
 
 #define PAGES_FIRST 1024u
+
+void pages_init(struct pages *p)
+{
+	*p = (struct pages){ .seed = hash_seed() };
+}
 
 void pages_deinit(struct pages *p)
 {
@@ -20,7 +26,7 @@ void pages_deinit(struct pages *p)
 static struct page *pages_find(const struct pages *p, uint32_t pid, uint64_t number)
 {
 	size_t mask = p->n_slots - 1;
-	size_t i = hash_u64(hash_seed() ^ pid, number) & mask;
+	size_t i = hash_u64(p->seed ^ pid, number) & mask;
 
 	while (p->slots[i].used && (p->slots[i].number != number || p->slots[i].pid != pid))
 		i = (i + 1) & mask;
@@ -29,7 +35,10 @@ static struct page *pages_find(const struct pages *p, uint32_t pid, uint64_t num
 
 static int pages_grow(struct pages *p)
 {
-	struct pages bigger = { .n_slots = p->n_slots ? p->n_slots * 2 : PAGES_FIRST };
+	struct pages bigger = {
+		.n_slots = p->n_slots ? p->n_slots * 2 : PAGES_FIRST,
+		.seed = p->seed,
+	};
 	size_t i;
 
 	bigger.slots = calloc(bigger.n_slots, sizeof(*bigger.slots));
@@ -44,7 +53,7 @@ static int pages_grow(struct pages *p)
 	free(p->slots);
 	p->slots = bigger.slots;
 	p->n_slots = bigger.n_slots;
-	p->last = NULL;
+	memset(p->recent, 0, sizeof(p->recent));
 	return 0;
 }
 
@@ -69,7 +78,7 @@ struct page *pages_get(struct pages *p, uint32_t pid, uint64_t number, int *erro
 		p->n++;
 		*page = (struct page){ .number = number, .pid = pid, .used = true };
 	}
-	p->last = page;
+	p->recent[(number ^ pid) % PAGES_RECENT] = page;
 	return page;
 }
 

@@ -12,12 +12,15 @@
 
 #define PAGES_SHIFT   12u
 #define PAGES_GRANULE 16u
+#define PAGES_RECENT  256u
 
 struct pages {
 	struct page *slots; /* open addressing; n_slots is a power of two */
 	size_t n_slots, n;
-	struct page *last; /* most addresses lie where the one before did */
-	bool full;         /* over the cap: everything counts as hit */
+	uint64_t seed;
+	/* the same few pages come again and again */
+	struct page *recent[PAGES_RECENT];
+	bool full; /* over the cap: everything counts as hit */
 };
 
 struct page {
@@ -27,6 +30,7 @@ struct page {
 	uint64_t bits[4];
 };
 
+void pages_init(struct pages *p);
 void pages_deinit(struct pages *p);
 /* The page's slot, made if need be. NULL: no memory (*errorp = -ENOMEM), or over the cap. */
 struct page *pages_get(struct pages *p, uint32_t pid, uint64_t number, int *errorp);
@@ -38,7 +42,7 @@ static inline int pages_mark(struct pages *p, uint32_t pid, uint64_t addr)
 {
 	uint64_t number = addr >> PAGES_SHIFT;
 	unsigned int granule = (addr >> 4) & 255;
-	struct page *page = p->last;
+	struct page *page = p->recent[(number ^ pid) % PAGES_RECENT];
 	int r = 0;
 
 	if (!page || page->number != number || page->pid != pid) {

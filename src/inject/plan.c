@@ -183,7 +183,8 @@ static struct image *file_image(struct plan *plan, const struct map_record *m)
 }
 
 static int plan_file_body(struct plan *plan, const struct map_record *m,
-			  const struct codemap_body *body, const struct codemap_info *info, bool hit)
+			  const struct codemap_body *body, const struct codemap_info *info,
+			  bool hit)
 {
 	struct image *image = m == plan->file ? plan->file_image : NULL;
 
@@ -321,7 +322,8 @@ static int plan_changes(struct plan *plan, uint64_t first)
 		struct body *b = &plan->bodies.items[i];
 
 		b->addr = plan->next_addr;
-		plan->next_addr += (b->end - b->start + IMAGE_ALIGN - 1) & ~(uint64_t)(IMAGE_ALIGN - 1);
+		plan->next_addr +=
+			(b->end - b->start + IMAGE_ALIGN - 1) & ~(uint64_t)(IMAGE_ALIGN - 1);
 		if (b->unload <= first)
 			continue; /* gone before the recording began */
 		if (!VEC_ROOM(&plan->changes))
@@ -375,18 +377,6 @@ static size_t covered_find(const struct plan *plan, uint64_t addr)
 			hi = mid;
 	}
 	return lo;
-}
-
-static bool is_covered(const struct plan *plan, uint64_t lo, uint64_t hi)
-{
-	size_t i = covered_find(plan, lo);
-
-	while (i < plan->covered.n && plan->covered.items[i].lo <= lo) {
-		if (plan->covered.items[i].hi >= hi)
-			return true;
-		lo = plan->covered.items[i++].hi;
-	}
-	return false;
 }
 
 /* Takes a range out of the base's memory. */
@@ -548,8 +538,6 @@ static int plan_unload(struct plan *plan, const struct change *change)
 	memmove(&plan->live.items[i], &plan->live.items[i + 1],
 		(plan->live.n - i - 1) * sizeof(*plan->live.items));
 	plan->live.n--;
-	if (!is_covered(plan, b->start, b->end))
-		return 0;
 	return insert_range(plan, change->time, NO_INDEX, b, true);
 }
 
@@ -566,15 +554,37 @@ static int plan_load(struct plan *plan, const struct change *change)
 		(plan->live.n - j) * sizeof(*plan->live.items));
 	plan->live.items[i] = change->body;
 	plan->live.n = plan->live.n - (j - i) + 1;
-	/* otherwise the record that brings its memory brings it, too */
-	if (!change->time || !is_covered(plan, b->start, b->end))
-		return 0;
-	return insert_range(plan, change->time, NO_INDEX, b, false);
+	/* what was always there comes with the record of its memory */
+	return change->time ? insert_range(plan, change->time, NO_INDEX, b, false) : 0;
 }
 
 static int plan_change(struct plan *plan, const struct change *change)
 {
 	return change->load ? plan_load(plan, change) : plan_unload(plan, change);
+}
+
+/*
+ * Memory whose records are missing (perf -t sees only what its own threads map): what was always
+ * there comes right after the program's first record.
+ */
+static int plan_orphans(struct plan *plan)
+{
+	const struct program *p = plan->program;
+	size_t i, j = 0;
+	int r = 0;
+
+	if (p->first_map == NO_INDEX)
+		return 0;
+	for (i = 0; i < plan->live.n && r == 0; i++) {
+		const struct body *b = &plan->bodies.items[plan->live.items[i]];
+
+		while (j < p->managed.n && p->managed.items[j].hi <= b->start)
+			j++;
+		if (j == p->managed.n || p->managed.items[j].lo >= b->end)
+			r = insert_range(plan, plan->inj->maps.items[p->first_map].time,
+					 plan->inj->maps.items[p->first_map].seq, b, false);
+	}
+	return r;
 }
 
 /* Records and bodies in the order of time. */
@@ -585,9 +595,10 @@ static int plan_play(struct plan *plan)
 	size_t c = 0;
 	int r = 0;
 
-	/* bodies that were always there come with the first records */
 	while (c < plan->changes.n && !plan->changes.items[c].time && r == 0)
 		r = plan_change(plan, &plan->changes.items[c++]);
+	if (r == 0)
+		r = plan_orphans(plan);
 	while (r == 0 && (m != NO_INDEX || c < plan->changes.n)) {
 		const struct map_record *map = m != NO_INDEX ? &inj->maps.items[m] : NULL;
 
@@ -640,6 +651,22 @@ static int plan_program(struct inject *inj, uint32_t index)
 
 /* -- all of it ------------------------------------------------------------------------ */
 
+/* Does a mapping show code of the image? A single-file program maps its native code, too. */
+static bool shows(const struct image *image, const struct map_record *m)
+{
+	size_t lo = 0, hi = image->symbols.n;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (image->symbols.items[mid].addr < m->pgoff)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo < image->symbols.n && image->symbols.items[lo].addr - m->pgoff < m->len;
+}
+
 /* The records of every program that show a file which has an image. */
 static int plan_file_records(struct inject *inj)
 {
@@ -654,7 +681,8 @@ static int plan_file_records(struct inject *inj)
 		for (j = 0; j < inj->images.n && r == 0; j++) {
 			const struct image *image = &inj->images.items[j];
 
-			if (image->is_file && image->wanted && same_file(inj, &image->key, m)) {
+			if (image->is_file && image->wanted && same_file(inj, &image->key, m) &&
+			    shows(image, m)) {
 				r = edit_record(inj, m->seq, (uint32_t)j, false, m->addr, m->len,
 						m->pgoff - image->shift);
 				break;
@@ -680,7 +708,8 @@ static int plan_map_only(struct inject *inj)
 			for (j = 0; j < inj->programs.items[i].managed.n; j++) {
 				const struct span *s = &inj->programs.items[i].managed.items[j];
 
-				if (map->class != MAP_DATA && map->addr >= s->lo && map->addr < s->hi)
+				if (map->class != MAP_DATA && map->addr >= s->lo &&
+				    map->addr < s->hi)
 					break;
 			}
 			if (j < inj->programs.items[i].managed.n)

@@ -15,6 +15,7 @@ int inject_new(struct inject **outp, const struct inject_options *opts)
 	if (!inj)
 		return -ENOMEM;
 	inj->opts = *opts;
+	pages_init(&inj->pages);
 	buf_init(&inj->names, CAP_INJECT_NAME_BYTES);
 	buf_init(&inj->scratch, CAP_INJECT_NAME_BYTES);
 	*outp = inj;
@@ -247,10 +248,16 @@ int inject_scanned(struct inject *inj)
 
 struct program *inject_program_at(struct inject *inj, uint32_t pid, uint64_t time)
 {
-	const struct pid_info *info = inject_pid(inj, pid);
+	const struct pid_info *info = inj->last_pid;
 	struct program *p;
 
-	if (!info || info->first_program == NO_INDEX)
+	if (!info || info->pid != pid) {
+		info = inject_pid(inj, pid);
+		if (!info)
+			return NULL;
+		inj->last_pid = info;
+	}
+	if (info->first_program == NO_INDEX)
 		return NULL;
 	p = &inj->programs.items[info->first_program];
 	while (p->next_of_pid != NO_INDEX && time >= inj->programs.items[p->next_of_pid].start_ns)

@@ -76,7 +76,8 @@ static int put(struct perfdata_writer *w, const void *bytes, size_t n)
 static int write_edited(struct inject *inj, const struct perfdata *part, struct perfdata_writer *w,
 			const struct perfdata_record *rec, const struct edit *edit)
 {
-	const struct image *image = edit->image == NO_INDEX ? NULL : &inj->images.items[edit->image];
+	const struct image *image =
+		edit->image == NO_INDEX ? NULL : &inj->images.items[edit->image];
 	bool by_path = inj->opts.image_dir || !image;
 	struct perfdata_mmap m;
 	struct perfdata_edit e = {
@@ -130,7 +131,8 @@ static int write_insert(struct inject *inj, const struct perfdata *part, struct 
 		return PERFDATA_E_CORRUPT;
 	if (inj->opts.image_dir)
 		e.name = image->path;
-	else if (m.name_len >= 6 && memcmp(m.name, "//anon", 6) == 0)
+	else if (info->template_class != MAP_RUNTIME ||
+		 (m.name_len >= 6 && memcmp(m.name, "//anon", 6) == 0))
 		e.name = RUNTIME_NAME;
 	if (!inj->opts.image_dir)
 		e.build_id = image->id;
@@ -230,8 +232,8 @@ void inject_get_stats(const struct inject *inj, struct inject_stats *stats)
 	for (i = 0; i < inj->programs.n; i++)
 		stats_add(stats, &inj->programs.items[i].stats);
 	for (i = 0; i < inj->images.n; i++)
-		stats->images += inj->images.items[i].wanted &&
-				 elf_image_count(inj->images.items[i].elf);
+		stats->images +=
+			inj->images.items[i].wanted && elf_image_count(inj->images.items[i].elf);
 }
 
 void inject_program_stats(const struct inject *inj, size_t program, struct inject_stats *stats)

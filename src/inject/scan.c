@@ -13,7 +13,7 @@
 #include "base/hash.h"
 #include "base/reader.h"
 
-#define KERNEL_PID  UINT32_MAX
+#define KERNEL_PID   UINT32_MAX
 #define CPUMODE_USER 2u
 
 bool vec_grow(void **itemsp, size_t *sizep, size_t item)
@@ -71,7 +71,9 @@ struct pid_info *inject_pid_get(struct inject *inj, uint32_t pid)
 	}
 	*pid_slot(inj, pid) = (uint32_t)inj->pids.n;
 	info = &inj->pids.items[inj->pids.n++];
-	*info = (struct pid_info){ .pid = pid, .first_program = NO_INDEX, .last_program = NO_INDEX };
+	*info = (struct pid_info){ .pid = pid,
+				   .first_program = NO_INDEX,
+				   .last_program = NO_INDEX };
 	return info;
 }
 
@@ -186,15 +188,20 @@ static bool name_is_runtime(const char *name)
 	return name_is_anon(name) || strstr(name, "doublemapper");
 }
 
-static int scan_template(struct pid_info *info, const struct perfdata_record *rec)
+/* The best record so far to make others from: of the runtime's memory, or any. */
+static int scan_template(struct pid_info *info, const struct perfdata_record *rec,
+			 enum map_class class)
 {
-	if (info->template)
+	uint8_t *template;
+
+	if (info->template && (class != MAP_RUNTIME || info->template_class == MAP_RUNTIME))
 		return 0;
-	info->template = malloc(rec->size);
-	if (!info->template)
+	template = realloc(info->template, rec->size);
+	if (!template)
 		return -ENOMEM;
-	memcpy(info->template, rec->bytes, rec->size);
+	info->template = memcpy(template, rec->bytes, rec->size);
 	info->template_size = rec->size;
+	info->template_class = class;
 	return 0;
 }
 
@@ -212,8 +219,7 @@ static int scan_map(struct inject *inj, const struct perfdata *part,
 		return r;
 	if (m.pid == KERNEL_PID) {
 		/* "[kernel.kallsyms]_text": its offset is the symbol's address */
-		if (!inj->kernel_start && m.name_len > 8 &&
-		    memcmp(m.name, "[kernel.", 8) == 0)
+		if (!inj->kernel_start && m.name_len > 8 && memcmp(m.name, "[kernel.", 8) == 0)
 			inj->kernel_start = m.pgoff ? m.pgoff : m.addr;
 		return 0;
 	}
@@ -237,11 +243,9 @@ static int scan_map(struct inject *inj, const struct perfdata *part,
 	if (m.inode)
 		memcpy(map.inode, m.inode, sizeof(map.inode));
 	map.anon = name_is_anon(name);
-	map.class = !m.executable	    ? MAP_DATA
-		    : name_is_runtime(name) ? MAP_RUNTIME
-					    : MAP_FILE;
-	if (map.class == MAP_RUNTIME) {
-		r = scan_template(info, rec);
+	map.class = !m.executable ? MAP_DATA : name_is_runtime(name) ? MAP_RUNTIME : MAP_FILE;
+	if (map.class != MAP_DATA) {
+		r = scan_template(info, rec, map.class);
 		if (r < 0)
 			return r;
 	}
@@ -292,7 +296,7 @@ static int scan_chain(struct inject *inj, const struct perfdata_sample *s)
 			continue;
 		/* a return address: the call before it may be the last of its body */
 		r = pages_mark(&inj->pages, s->id.pid, ip - 1);
-		if (r == 0)
+		if (r == 0 && ip % PAGES_GRANULE == 0)
 			r = pages_mark(&inj->pages, s->id.pid, ip);
 		if (r < 0)
 			return r;

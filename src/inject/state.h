@@ -9,7 +9,8 @@
  *   plan.c     images, changed records, records to insert
  *   rewrite.c  every part once more, into the output
  *
- * "seq" numbers the MMAP and MMAP2 records of all parts in file order: scan and rewrite count alike.
+ * "seq" numbers the MMAP and MMAP2 records of all parts in file order: scan and rewrite count
+ * alike.
  */
 
 #include "base/buf.h"
@@ -28,8 +29,7 @@
 
 /* Room for one more; returns false without memory. */
 #define VEC_ROOM(v) \
-	((v)->n < (v)->size || \
-	 vec_grow((void **)&(v)->items, &(v)->size, sizeof(*(v)->items)))
+	((v)->n < (v)->size || vec_grow((void **)&(v)->items, &(v)->size, sizeof(*(v)->items)))
 bool vec_grow(void **itemsp, size_t *sizep, size_t item);
 
 enum event_kind {
@@ -74,8 +74,8 @@ struct edit {
 
 /* A record to write. */
 struct insert {
-	uint64_t time;   /* before the first record that is not older; or of the record at seq */
-	uint32_t seq;    /* right after this one; NO_INDEX: by time */
+	uint64_t time; /* before the first record that is not older; or of the record at seq */
+	uint32_t seq;  /* right after this one; NO_INDEX: by time */
 	uint32_t program;
 	size_t rank; /* in the order of the plan: equal times stay in it */
 	uint64_t addr, len, pgoff;
@@ -85,9 +85,10 @@ struct pid_info {
 	uint32_t pid;
 	uint32_t first_program, last_program; /* by time; linked by next_of_pid */
 	uint64_t first_ns, last_ns;           /* of any record with a time */
-	/* copy of the first record of runtime memory: what is inserted is made from it */
+	/* copy of a record of runtime memory, or of any: what is inserted is made from it */
 	uint8_t *template;
 	uint16_t template_size;
+	enum map_class template_class;
 };
 
 struct span {
@@ -104,7 +105,7 @@ struct program {
 	bool forked; /* others come from it without an exec */
 	bool has_code;
 	struct inject_code code;
-	uint32_t image; /* NO_INDEX */
+	uint32_t image;           /* NO_INDEX */
 	VEC(struct span) managed; /* sorted, disjoint: where managed code may be */
 	struct inject_stats stats;
 };
@@ -151,6 +152,7 @@ struct inject {
 	uint64_t kernel_start;
 	struct inject_stats stats;
 	/* rewriting */
+	const struct pid_info *last_pid;
 	uint32_t write_seq;
 	size_t next_edit, next_by_time, next_by_seq;
 	struct buf scratch;

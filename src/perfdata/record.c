@@ -47,7 +47,7 @@ static int record_short(const struct perfdata *p, const struct perfdata_record *
 
 /* -- Identity ------------------------------------------------------------------------- */
 
-static void sample_id(const struct layout *l, const uint8_t *bytes, struct perfdata_id *id)
+static inline void sample_id(const struct layout *l, const uint8_t *bytes, struct perfdata_id *id)
 {
 	id->pid = l->tid ? get_le32(bytes + l->tid) : 0;
 	id->tid = l->tid ? get_le32(bytes + l->tid + 4) : 0;

@@ -116,14 +116,6 @@ class Log:
             return self.rounds[i][2:]
         return None
 
-    def shares(self):
-        """Part of the rounds' time that each name has."""
-        sums = collections.Counter()
-        for begin, end, _, name in self.rounds:
-            sums[name] += end - begin
-        total = sum(sums.values())
-        return {name: ns / total for name, ns in sums.items()}
-
 
 class Verdict:
     """What became of the samples in rounds."""
