@@ -120,6 +120,7 @@ int main(int argc, char **argv)
 
 	log_init("clrsym", LOG_INFO);
 	signal(SIGPIPE, SIG_DFL);
+	signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of write() */
 	if (argc < 2) {
 		print_help(stderr);
 		return EXIT_USAGE;

@@ -290,7 +290,7 @@ static int start_perf(struct perf_run *run, char **args)
 		return 0;
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
-	signal(SIGPIPE, SIG_DFL);
+	signal(SIGXFSZ, SIG_DFL);
 	if (run->spool_fd >= 0)
 		dup2(run->spool_fd, STDOUT_FILENO);
 	execvp(args[0], args);

@@ -12,7 +12,8 @@
  *   then     .symtab (global sized functions of .text: others are skipped by perf), .strtab
  *
  * The one program header says "address = file offset" again, for those who ask it and not the
- * section: blazesym, and perf 5.19, which drops symbols without one.
+ * section: blazesym, and perf 5.19, which drops symbols without one. It says so of all of .text, in
+ * the file or not: blazesym looks up addresses only up to p_filesz.
  *
  * An image without any code bytes has a .text of type NOBITS: the file is then only as large as its
  * names, whatever the address space. With code, .text is one block of memory (a block for each
@@ -400,7 +401,7 @@ static int write_headers(Elf *elf, const struct elf_image *image)
 	*phdr = (Elf64_Phdr){
 		.p_type = PT_LOAD,
 		.p_flags = PF_R | PF_X,
-		.p_filesz = ELF_IMAGE_BASE + (image->text ? image->text_size : 0),
+		.p_filesz = ELF_IMAGE_BASE + image->text_size,
 		.p_memsz = ELF_IMAGE_BASE + image->text_size,
 		.p_align = ELF_IMAGE_BASE,
 	};

@@ -83,6 +83,7 @@ int decoder_next(struct decoder *d, struct perfdata_record *rec)
 			rec->offset = d->offset;
 			d->head += size;
 			switch (rec->type) {
+			case PERFDATA_ATTR:
 			case PERFDATA_TRACING_DATA:
 			case PERFDATA_AUXTRACE:
 			case PERFDATA_COMPRESSED:

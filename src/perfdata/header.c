@@ -357,6 +357,10 @@ static int check_header(const struct perfdata *p)
 	if (p->data.offset < p->header_size)
 		return perfdata_fail(p, PERFDATA_E_CORRUPT, "records at offset %" PRIu64,
 				     p->data.offset);
+	if (p->data.offset > p->size)
+		return perfdata_fail(p, PERFDATA_E_TRUNCATED,
+				     "records at offset %" PRIu64 " of %" PRIu64, p->data.offset,
+				     p->size);
 	for (i = 0; !r && i < ARRAY_SIZE(parts); i++)
 		r = section_check(p, parts[i], names[i]);
 	for (i = 0; !r && i < ARRAY_SIZE(parts); i++)

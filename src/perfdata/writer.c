@@ -395,6 +395,9 @@ int perfdata_writer_finish(struct perfdata_writer *w)
 		return writer_flush(w);
 	w->tail_from = p->data.offset + p->data.size;
 	w->tail_to = writer_pos(w);
+	if (w->tail_to == p->data.offset && w->tail_from < p->size)
+		/* a size of 0 means "to the end of the file" */
+		return perfdata_fail(p, PERFDATA_E_CORRUPT, "there is not a single record");
 	writer_plan_cuts(w);
 	r = writer_tail(w);
 	if (r)

@@ -5,7 +5,7 @@
  * peek: reads of another process's memory that cannot hold us up.
  *
  * The memory of a process may be a file on a dead server, or on a file system that the process
- * itself serves: a read of it may wait for ever, and nothing but our own death ends the wait. So a
+ * itself serves: a read of it may wait for ever, and no signal ends the wait. So a
  * thread of its own does the reading, and the caller waits for a bounded time. A thread that does
  * not come back is left behind, with its memory.
  */

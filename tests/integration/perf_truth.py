@@ -22,7 +22,8 @@ HEAD = re.compile(r"(.*?)\s+(-?\d+)/(-?\d+)\s+(?:(\d+)\.(\d{9}):)?\s+([0-9a-f]+)
 # perf's names for memory that holds compiled or precompiled code
 MANAGED = re.compile(r"//anon|/tmp/perf-\d+\.map|\[anon:.*\]|(/|\[)?memfd:doublemapper.*|\[\.NET.*\]|.*\.dll( \(deleted\))?|\[unknown\]")
 # Between a round's two times, but not in its loop: how the loop is entered.
-AROUND = re.compile(r"Lab\.Load\.Shares(\+.*)?::.*|System\.String::GetHashCode|dynamicClass::IL_STUB.*")
+AROUND = re.compile(r"Lab\.Load\.Shares(\+.*)?::.*|System\.String::GetHashCode|"
+                    r"System\.Diagnostics\.Stopwatch::(GetTimestamp|QueryPerformanceCounter)|dynamicClass::IL_STUB.*")
 
 
 class PerfError(OSError):
@@ -129,7 +130,7 @@ class Verdict:
         self.by_name = collections.Counter()  # right ones
         self.unnamed_samples = []
         self.tiers = collections.Counter()
-        self.names_at = collections.defaultdict(set)  # right names by address
+        self.where = {}  # first and last address of each right name
 
     def total(self):
         return sum(self.right.values()) + sum(self.unnamed.values()) + len(self.wrong)
@@ -138,8 +139,12 @@ class Verdict:
         return sum(self.right.values()) / max(self.total(), 1)
 
     def reuse(self):
-        """The largest number of methods that were seen at one address."""
-        return max((len(n) for n in self.names_at.values()), default=0)
+        """The largest number of methods that were seen around one address."""
+        now = most = 0
+        for _, step in sorted(e for low, high in self.where.values() for e in ((low, 1), (high, 2))):
+            now += 1 if step == 1 else -1
+            most = max(most, now)
+        return most
 
     def __str__(self):
         text = (f"{self.total()} samples in rounds: {sum(self.right.values())} right, {len(self.wrong)} wrong, "
@@ -175,7 +180,8 @@ def judge(samples, logs, raw=None, is_managed=None):
             v.right[kind] += 1
             v.by_name[name] += 1
             v.tiers[name, s.sym[len(s.sym.rstrip("]").rpartition("[")[0]):]] += 1
-            v.names_at[s.ip].add(name)
+            low, high = v.where.get(name, (s.ip, s.ip))
+            v.where[name] = min(low, s.ip), max(high, s.ip)
         elif AROUND.fullmatch(base(s.sym)):
             v.around += 1
         else:
@@ -193,7 +199,7 @@ if __name__ == "__main__":
     verdict = judge(script(injected, buildid_dir=cache), Log(log_file), raw_dsos(raw_file, buildid_dir=cache))
     print(verdict)
     print("by kind:", dict(verdict.right), "around:", verdict.around, "native:", verdict.native,
-          "most methods at one address:", verdict.reuse())
+          "most methods around one address:", verdict.reuse())
     for (n, tier), count in sorted(verdict.tiers.items()):
         if not n.startswith("dynamicClass"):
             print(f"  {count:6} {n} {tier}")
