@@ -33,6 +33,8 @@
 #define PERF_MEASURE_NS SEC_NS(60)
 /* A runtime listens some 100 ms after its process starts; a slow machine takes longer. */
 #define PERF_TRY_NS SEC_NS(10)
+/* Before perf starts: long enough for a hundred processes. */
+#define PERF_ATTACH_NS SEC_NS(10)
 
 /* A process that was looked at: by pid and start, as pids come again. */
 struct seen {
@@ -116,7 +118,7 @@ static bool is_recorded(struct perf_run *run, const struct seen *s)
 		return true;
 	if (run->args.pids || run->args.tids)
 		parent = find_seen(run, s->parent); /* what a recorded process starts is recorded */
-	else if (s->parent == run->child)
+	else if (run->child && s->parent == run->child)
 		return true;
 	else
 		parent = find_seen(run, s->parent);
@@ -176,7 +178,7 @@ static int look_at(void *data, pid_t pid)
 	int r;
 
 	if (pid == run->child || pid == getpid())
-		return 0;
+		return 0; /* perf's child is perf until it executes what it was told to */
 	if (s && s->over && !s->recorded)
 		return 0;
 	r = proc_open(pid, &proc);
@@ -299,15 +301,34 @@ static int start_perf(struct perf_run *run, char **args)
 	_exit(127);
 }
 
+static bool all_attached(void *data)
+{
+	struct perf_run *run = data;
+	const struct source *s;
+
+	for (s = run->set.list; s; s = s->next)
+		if (!s->complete && !s->ended)
+			return false;
+	return true;
+}
+
 static int run_perf(struct perf_run *run, char **args)
 {
 	int r;
 
+	/* what runs already is known before the recording begins, and costs nothing during it */
+	r = proc_for_each(look_at, run);
+	if (r >= 0)
+		r = sources_wait(&run->set, all_attached, run, clock_now_ns() + PERF_ATTACH_NS);
+	if (r >= 0 && run->set.interrupted)
+		return -ECANCELED;
+	if (r < 0)
+		return r;
 	measure(run);
 	r = start_perf(run, args);
 	if (r < 0)
 		return r;
-	for (;;) {
+	for (;;) { /* until perf ends */
 		r = sources_wait(&run->set, perf_ended, run, 0);
 		if (r <= 0)
 			break;
@@ -324,6 +345,7 @@ static int run_perf(struct perf_run *run, char **args)
 static int finish_one(struct perf_run *run, const char *name)
 {
 	_cleanup_free_ char *in = NULL, *out = NULL, *old = NULL;
+	struct stat st;
 	int status;
 
 	if (asprintf(&in, "%s/%s", run->dir, name) < 0 ||
@@ -331,11 +353,13 @@ static int finish_one(struct perf_run *run, const char *name)
 		in = out = old = NULL;
 		return EXIT_FAILED;
 	}
+	run->opts.in = in;
+	run->opts.out = strncmp(out, "./", 2) == 0 ? out + 2 : out;
+	if (stat(in, &st) == 0 && st.st_size == 0)
+		return EXIT_FAILED; /* perf has said why it recorded nothing */
 	/* perf keeps the recording before, too */
 	if (access(out, F_OK) == 0)
 		rename(out, old);
-	run->opts.in = in;
-	run->opts.out = strncmp(out, "./", 2) == 0 ? out + 2 : out;
 	status = recording_inject(&run->set, &run->opts);
 	if (status != EXIT_DONE && rename(in, out) == 0)
 		log_warn("%s: as perf wrote it, without names", run->opts.out);
@@ -353,8 +377,10 @@ static int finish_all(struct perf_run *run)
 	int i, n, status = EXIT_DONE;
 
 	n = scandir(run->dir, &entries, is_output, alphasort);
-	if (n <= 0)
-		return EXIT_FAILED; /* perf has said why */
+	if (n < 0)
+		return EXIT_FAILED;
+	if (n == 0) /* perf has said why */
+		status = EXIT_FAILED;
 	for (i = 0; i < n; i++) {
 		if (finish_one(run, entries[i]->d_name) != EXIT_DONE)
 			status = EXIT_FAILED;

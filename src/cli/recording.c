@@ -363,8 +363,14 @@ static int choose_source(struct recording *rec, size_t i)
 		return 0;
 	}
 	rec->sources[i] = find_source(rec, i);
-	if (rec->sources[i] || *rec->why[i] || !rec->opts->attach)
+	if (rec->sources[i] || *rec->why[i])
 		return 0;
+	if (!rec->opts->attach) {
+		rec->quiet[i] = !program->runtime;
+		snprintf(rec->why[i], sizeof(rec->why[i]),
+			 "it was not there long enough to be attached to");
+		return 0;
+	}
 	if (program->ended) {
 		rec->quiet[i] = !program->runtime;
 		snprintf(rec->why[i], sizeof(rec->why[i]),
@@ -710,11 +716,11 @@ static void report(struct recording *rec)
 	}
 	log_info("%s: %" PRIu64 " of %" PRIu64
 		 " samples in managed code have a name (%zu process%s, %" PRIu64
-		 " code bodies, %" PRIu64 " with their code); %" PRIu64 " image%s%s%s",
+		 " code bodies hit, %" PRIu64 " with their code); %" PRIu64 " image%s%s%s",
 		 rec->opts->dry_run ? "dry run" : shown(rec->opts->out), stats.managed,
-		 stats.managed + stats.unnamed + stats.no_code, n, n == 1 ? "" : "es", stats.bodies,
-		 stats.bodies_with_bytes, stats.images, stats.images == 1 ? "" : "s",
-		 where ? " in " : "", where ? escape_terminal(where, strlen(where)) : "");
+		 stats.managed + stats.unnamed + stats.no_code, n, n == 1 ? "" : "es", stats.hit,
+		 stats.with_bytes, stats.images, stats.images == 1 ? "" : "s", where ? " in " : "",
+		 where ? escape_terminal(where, strlen(where)) : "");
 }
 
 int recording_inject(struct sources *set, const struct recording_options *opts)

@@ -86,7 +86,10 @@ struct inject_stats {
 	uint64_t unnamed; /* in memory that holds managed code, but in no known body */
 	uint64_t missed[CODEMAP_MISS_FULL + 1]; /* unnamed, by reason */
 	uint64_t no_code;                       /* in programs whose code is not known */
-	uint64_t images, bodies, bodies_with_bytes, inserted, rewritten;
+	uint64_t images, bodies;                /* written */
+	uint64_t hit;                           /* of the bodies */
+	uint64_t with_bytes;                    /* of those hit */
+	uint64_t inserted, rewritten;           /* records */
 };
 
 int inject_new(struct inject **outp, const struct inject_options *opts);

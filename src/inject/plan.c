@@ -109,7 +109,8 @@ static int image_add(struct plan *plan, struct image *image, const struct codema
 	if (r)
 		return r < 0 ? r : 0; /* over a cap of the image: it stays without a name */
 	plan->inj->stats.bodies++;
-	plan->inj->stats.bodies_with_bytes += bytes != NULL;
+	plan->inj->stats.hit += hit;
+	plan->inj->stats.with_bytes += bytes != NULL;
 	return 0;
 }
 

@@ -103,7 +103,7 @@ struct perfdata_mmap {
 
 struct perfdata_task { /* FORK, EXIT, COMM (no ppid) */
 	uint32_t pid, ppid, tid, ptid;
-	uint64_t time; /* of the body; COMM: of the trailer */
+	uint64_t time; /* of the body, some ns after the trailer's; COMM: of the trailer */
 	bool exec;     /* COMM */
 };
 
@@ -127,9 +127,9 @@ struct perfdata_clock {
 
 /*
  * Opens a regular file (either form). part_of: the main file of a directory that
- * `perf record --threads` wrote, whose attrs a part without a header uses; else NULL. The fd is
- * borrowed and read with pread only. Returns 0, -errno or a code; on a code *outp is set, too, for
- * perfdata_error_text() and perfdata_free() only.
+ * `perf record --threads` wrote, whose attrs a part without a header uses (it outlives the part);
+ * else NULL. The fd is borrowed and read with pread only. Returns 0, -errno or a code; on a code
+ * *outp is set, too, for perfdata_error_text() and perfdata_free() only.
  */
 int perfdata_open(struct perfdata **outp, int fd, const struct perfdata *part_of);
 void perfdata_free(struct perfdata *p);
@@ -147,12 +147,18 @@ void perfdata_get_clock(const struct perfdata *p, struct perfdata_clock *clock);
  */
 const char *perfdata_hostname(const struct perfdata *p);
 
-/* Back to the first record. */
+/* Back to the first record; what has been learnt from a pipe stays known. */
 int perfdata_rewind(struct perfdata *p);
-/* The next record in file order. Returns 0, -errno or a code. */
+/*
+ * The next record in file order. Returns 0, -errno or a code: always the same one from then on,
+ * until perfdata_rewind().
+ */
 int perfdata_next(struct perfdata *p, struct perfdata_record *rec);
 
-/* Each returns 0, or PERFDATA_E_CORRUPT when the record is too short for what its attr says. */
+/*
+ * Each returns 0; PERFDATA_E_CORRUPT when the record is too short for what its attr says, or comes
+ * from an event that the file does not describe; -EINVAL for a record of another type.
+ */
 int perfdata_parse_id(const struct perfdata *p, const struct perfdata_record *rec,
 		      struct perfdata_id *id);
 int perfdata_parse_mmap(const struct perfdata *p, const struct perfdata_record *rec,
@@ -171,7 +177,7 @@ struct perfdata_edit {
 	const uint8_t *build_id; /* 20 bytes, or NULL: the inode's bytes become zero */
 	const char *name;        /* NULL: as it was. Without build_id usually a path */
 	uint32_t pid, tid;
-	uint64_t time; /* into the trailer where there is one */
+	uint64_t time; /* into the trailer where there is one; pid, tid and id there stay */
 };
 
 /*
@@ -187,9 +193,11 @@ size_t perfdata_edit_mmap(const struct perfdata *p, const struct perfdata_record
 /* -- writing -------------------------------------------------------------------------- */
 
 /*
- * A new file of the form of p, to fd (empty; a pipe will do for the pipe form). The header, attrs
- * and ids are copied; for -z input the feature that says so is cleared. Part files of a directory
- * get records only. Returns 0, -errno or a code.
+ * A new file of the form of p, to fd (empty; a pipe will do for the pipe form and for parts). The
+ * header, attrs and ids are copied; for -z input the feature that says so is cleared. Part files
+ * of a directory get records only. A file that perf left without a size of its data (it was
+ * killed; perf itself would not read it) is finished: it gets the size, and no features.
+ * perfdata_error_text() of p has the text of the writer's codes. Returns 0, -errno or a code.
  */
 int perfdata_writer_new(struct perfdata_writer **outp, struct perfdata *p, int fd);
 void perfdata_writer_free(struct perfdata_writer *w);

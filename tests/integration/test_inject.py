@@ -303,11 +303,12 @@ def clrsym_perf(d, *record):
         yield p
 
 
-def reused(runtime, env=None, **kw):
+def reused(runtime, env=None):
     """Dynamic and collectible code at the same addresses while the heap grows, with clrsym perf."""
     with folder() as d:
         out = os.path.join(d, "perf.data")
-        with shares(d, seconds=2, runtime=runtime, env=env, **kw) as load, \
+        with shares(d, "kinds=ordinary,dynamic,framework,reused,collectible,grow", seconds=2, runtime=runtime,
+                    env=env) as load, \
                 clrsym_perf(d, "-o", out, "-p", str(load.pid)) as cp:
             run_shares(load)
             cp.signal(signal.SIGINT)
@@ -320,7 +321,7 @@ def reused(runtime, env=None, **kw):
         check(v.right["reused"] > 100 and v.right["collectible"] > 30, f"no test: {kinds_of(v)}")
         check(v.reuse() >= 12, f"only {v.reuse()} methods around one address: no test")
         check(closing, "no closing line")
-        return f"{note} ({kinds_of(v)}), up to {v.reuse()} methods at one address"
+        return f"{note} ({kinds_of(v)}), up to {v.reuse()} methods around one address"
 
 
 def test_reused_addresses_10():

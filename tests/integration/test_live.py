@@ -2,6 +2,8 @@
 """The live picture against independent truths, on every runtime."""
 import contextlib
 import os
+import re
+import signal
 import tempfile
 import threading
 import time
@@ -216,3 +218,101 @@ def test_lookup_soon_after_jit():
             check(time.monotonic() - started < 3, "the map never had the new method")
             time.sleep(0.02)
         return f"in the map file after {time.monotonic() - started:.2f} s"
+
+
+FOREVER = 2**64 - 1
+
+
+def kept(attach):
+    """What is kept of the bodies' code: ([(start, size, load, unload, name, bytes or "-why")], counts)."""
+    bodies = []
+    while True:
+        word, rest = attach.readline().split(" ", 1)
+        if word == "end":
+            return bodies, [int(n) for n in rest.split()]
+        start, size, load, unload, name, code = rest.split(" ", 5)
+        bodies.append((int(start, 16), int(size), int(load), int(unload), name,
+                       code if code.startswith("-") else bytes.fromhex(code)))
+
+
+def settled(attach):
+    """The same, when everything that happened up to now is known."""
+    status = attach.status()
+    while attach.status()["known_until"] < status["now"]:
+        time.sleep(0.02)
+    attach.write("bodies")
+    return kept(attach)
+
+
+def code_bytes(runtime):
+    """The bytes of live bodies equal what the process has there, read by itself."""
+    with Load("serve", runtime=runtime) as load, Attach(load.pid, "--code") as attach:
+        attach.complete()
+        load.ok("jit 300")
+        load.ok("dyn 50")
+        load.ok("tier")
+        time.sleep(0.5)
+        bodies, _ = settled(attach)
+        new = [b for b in bodies if re.search(r"(Jit|Dyn)_\d{6}$", b[4])]
+        # what was there before is read when asked for
+        old = [b for b in bodies if b[5] == "-never read" and b[3] == FOREVER][:200]
+        for b in old:
+            check(attach.ask(f"keep {b[0]:x}") == "ok", f"not read: {b}")
+        bodies, counts = settled(attach)
+        with open(f"/proc/{load.pid}/mem", "rb", 0) as mem:
+            compared = 0
+            for start, size, _, unload, name, code in bodies:
+                if isinstance(code, str) or unload != FOREVER:
+                    continue
+                mem.seek(start)
+                check(mem.read(size) == code, f"{name}: other bytes than in the process")
+                compared += 1
+    missing = [b for b in new if isinstance(b[5], str) and b[3] == FOREVER]
+    check(len(new) >= 350 and not missing, f"{len(new)} new bodies, without bytes: {missing[:2]}")
+    old = {b[:3] for b in old}
+    missing = [b for b in bodies if b[:3] in old and isinstance(b[5], str)]
+    check(len(old) > 100 and not missing, f"{len(old)} old bodies, without bytes: {missing[:2]}")
+    check(counts[4] == 0, f"{counts[4]} bodies could not be read")
+    return f"{compared} bodies equal, {counts[0]} bytes"
+
+
+def test_code_bytes_10():
+    return code_bytes("10")
+
+
+def test_code_bytes_3_1():
+    return code_bytes("3.1")
+
+
+def test_code_bytes_of_the_past():
+    """Addresses used again and again: no body has another one's bytes, and most keep theirs."""
+    with tempfile.TemporaryDirectory() as d:
+        with Load("churn", "4", os.path.join(d, "log"), "wait") as load, \
+                Attach(load.pid, "--code", "--retired-mb", "2000") as attach:
+            attach.complete()
+            load.write("go")
+            check(load.readline(60).startswith("done "), "churn did not end")
+            time.sleep(0.5)
+            bodies, _ = settled(attach)
+            # a sudden end takes nothing back, though nothing was compiled for a while
+            load.signal(signal.SIGKILL)
+            check(attach.readline().startswith("ended exited"), "the end was not seen")
+            after, _ = kept(attach)
+    lost = [a[:5] for a, b in zip(sorted(after, key=lambda b: b[:3]), sorted(bodies, key=lambda b: b[:3]))
+            if a[5] != b[5]]
+    check(len(after) == len(bodies) and not lost, f"{len(lost)} bodies lost their bytes: {lost[:2]}")
+    freed = with_bytes = 0
+    for start, _, _, unload, name, code in bodies:
+        made = re.search(r"(Drop|Coll)_(\d{7})$", name)
+        if not made:
+            continue
+        freed += unload != FOREVER
+        if isinstance(code, str):
+            continue
+        with_bytes += unload != FOREVER
+        # each method hands its number to the probe; 0 is made without a constant
+        number = int(made[2]) | ((1 << 30) if made[1] == "Coll" else 0)
+        check(not number or number.to_bytes(4, "little") in code,
+              f"{name} at {start:x} has bytes of something else: {code.hex()[:200]}")
+    check(freed > 5000 and with_bytes > freed * 0.8, f"{with_bytes} of {freed} freed bodies have bytes")
+    return f"{with_bytes} of {freed} freed bodies have their bytes"

@@ -10,7 +10,8 @@
  *   lookup ADDR NS   "hit START SIZE IL NAME" or "miss REASON" (NS 0: now; IL -1: none)
  *   keep ADDR        "ok" or "error WHY": reads the code bytes of the body that is there now
  *   bodies           "body START SIZE LOAD UNLOAD NAME BYTES" for each that is remembered, with "-WHY"
- *                    in place of bytes that are not to be had; then "end BYTES BODIES FULL GONE UNREADABLE"
+ *                    in place of bytes that are not to be had; then "end BYTES BODIES FULL GONE UNREADABLE";
+ *                    with --code also after "ended"
  *   widen            "ok": a session with IL maps takes over
  *   status           "status KEY=VALUE..."
  *   quit             stops in good order
@@ -36,6 +37,7 @@ struct attach {
 	struct loop_fd in;
 	struct buf line;
 	uint64_t start_ns;
+	bool code;
 };
 
 static void on_changed(struct target *target UNUSED, void *data UNUSED)
@@ -52,12 +54,49 @@ static void on_complete(struct target *target, void *data)
 	fflush(stdout);
 }
 
+static int print_body(void *data, const struct codemap_body *body)
+{
+	struct attach *a = data;
+	_cleanup_buf_ struct buf name = { .cap = SIZE_MAX };
+	struct codemap_info info;
+	const uint8_t *bytes;
+	uint32_t i;
+	char *blank;
+	int r;
+
+	codemap_body_info(target_map(a->target), body, &info);
+	names_append(&name, &info.name, NAMES_SHORT, false);
+	for (blank = (char *)(uintptr_t)buf_cstr(&name); (blank = strchr(blank, ' '));)
+		*blank = '_';
+	printf("body %" PRIx64 " %" PRIu32 " %" PRIu64 " %" PRIu64 " %s ", info.start, info.size,
+	       info.load, info.unload, name.len ? buf_cstr(&name) : "?");
+	r = target_code(a->target, &info, &bytes);
+	if (r)
+		printf("-%s", code_error_text(r));
+	for (i = 0; !r && i < info.size; i++)
+		printf("%02x", bytes[i]);
+	putchar('\n');
+	return 0;
+}
+
+static void do_bodies(struct attach *a)
+{
+	struct code_stats s;
+
+	codemap_each(target_map(a->target), print_body, a);
+	target_get_code_stats(a->target, &s);
+	printf("end %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", s.bytes,
+	       s.bodies, s.full, s.gone, s.unreadable);
+}
+
 static void on_ended(struct target *target, enum target_end end, void *data)
 {
 	struct attach *a = data;
 	static const char *const words[] = { "", "stopped", "exited", "failed" };
 
 	printf("ended %s %s\n", words[end], target_end_text(target));
+	if (a->code)
+		do_bodies(a);
 	fflush(stdout);
 	loop_stop(a->loop, end == TARGET_FAILED);
 }
@@ -100,41 +139,6 @@ static void do_keep(struct attach *a, uint64_t addr)
 	codemap_body_info(map, body, &info);
 	r = target_keep_body(a->target, &info);
 	printf(r ? "error %s\n" : "ok\n", code_error_text(r));
-}
-
-static int print_body(void *data, const struct codemap_body *body)
-{
-	struct attach *a = data;
-	_cleanup_buf_ struct buf name = { .cap = SIZE_MAX };
-	struct codemap_info info;
-	const uint8_t *bytes;
-	uint32_t i;
-	char *blank;
-	int r;
-
-	codemap_body_info(target_map(a->target), body, &info);
-	names_append(&name, &info.name, NAMES_SHORT, false);
-	for (blank = (char *)(uintptr_t)buf_cstr(&name); (blank = strchr(blank, ' '));)
-		*blank = '_';
-	printf("body %" PRIx64 " %" PRIu32 " %" PRIu64 " %" PRIu64 " %s ", info.start, info.size,
-	       info.load, info.unload, name.len ? buf_cstr(&name) : "?");
-	r = target_code(a->target, &info, &bytes);
-	if (r)
-		printf("-%s", code_error_text(r));
-	for (i = 0; !r && i < info.size; i++)
-		printf("%02x", bytes[i]);
-	putchar('\n');
-	return 0;
-}
-
-static void do_bodies(struct attach *a)
-{
-	struct code_stats s;
-
-	codemap_each(target_map(a->target), print_body, a);
-	target_get_code_stats(a->target, &s);
-	printf("end %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", s.bytes,
-	       s.bodies, s.full, s.gone, s.unreadable);
 }
 
 static void do_status(struct attach *a)
@@ -232,7 +236,7 @@ int main(int argc, char **argv)
 		case 'r': opts.map.retired_bytes = MIB(v); break;
 		case 'b': opts.buffer_mb = (uint32_t)v; break;
 		case 'g': opts.rerundown_gap_ns = SEC_NS(v); break;
-		case 'c': opts.keep_code = true; break;
+		case 'c': opts.keep_code = a.code = true; break;
 		default: opts.il_maps = true; break;
 		}
 	}

@@ -54,7 +54,7 @@ static void make_hole(uint8_t *page)
 
 /* -- Reads ---------------------------------------------------------------------------------- */
 
-static struct peek *peek_at(pid_t pid)
+static struct peek *peek_try(pid_t pid, int *resultp)
 {
 	struct peek *peek = NULL;
 	char path[32];
@@ -63,7 +63,17 @@ static struct peek *peek_at(pid_t pid)
 	snprintf(path, sizeof(path), "/proc/%d/mem", (int)pid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	ck_assert_int_ge(fd, 0);
-	ck_assert_int_eq(peek_new(&peek, fd), 0);
+	*resultp = peek_new(&peek, fd);
+	return peek;
+}
+
+static struct peek *peek_at(pid_t pid)
+{
+	struct peek *peek;
+	int r;
+
+	peek = peek_try(pid, &r);
+	ck_assert_int_eq(r, 0);
 	return peek;
 }
 
@@ -123,8 +133,10 @@ END_TEST
  */
 struct silent {
 	char path[32];
-	uint8_t *memory;
-	pid_t server; /* a process of its own: what waits for it ends with it */
+	uint64_t memory;
+	/* processes of their own: what waits for the one ends with it, and blocks the other's maps
+	 */
+	pid_t server, owner;
 };
 
 static NORETURN void silent_serve(int fuse_fd)
@@ -170,12 +182,31 @@ static NORETURN void silent_serve(int fuse_fd)
 	}
 }
 
+static NORETURN void silent_own(const char *path, int out_fd)
+{
+	struct stat st;
+	uint64_t address;
+	void *memory;
+	int fd;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	/* fstat() asks for the size */
+	if (fd < 0 || fstat(fd, &st) < 0 || st.st_size != MIB(1))
+		_exit(1);
+	memory = mmap(NULL, MIB(1), PROT_READ, MAP_PRIVATE, fd, 0);
+	address = (uintptr_t)memory;
+	if (memory == MAP_FAILED || write(out_fd, &address, sizeof(address)) < 0)
+		_exit(1);
+	for (;;)
+		pause();
+}
+
 /* False where that is not allowed. */
 static bool silent_open(struct silent *silent)
 {
-	int fuse_fd = open("/dev/fuse", O_RDWR | O_CLOEXEC), fd;
+	int fuse_fd = open("/dev/fuse", O_RDWR | O_CLOEXEC), pipes[2];
 	char options[64];
-	struct stat st;
 
 	*silent = (struct silent){ .path = "/tmp/test-code-XXXXXX" };
 	close(mkstemp(silent->path));
@@ -191,12 +222,15 @@ static bool silent_open(struct silent *silent)
 	if (!silent->server)
 		silent_serve(fuse_fd);
 	close(fuse_fd);
-	fd = open(silent->path, O_RDONLY | O_CLOEXEC);
-	/* fstat() asks for the size */
-	ck_assert(fd >= 0 && fstat(fd, &st) == 0 && st.st_size == MIB(1));
-	silent->memory = mmap(NULL, MIB(1), PROT_READ, MAP_PRIVATE, fd, 0);
-	ck_assert_ptr_ne(silent->memory, MAP_FAILED);
-	close(fd);
+	ck_assert_int_eq(pipe2(pipes, O_CLOEXEC), 0);
+	silent->owner = fork();
+	ck_assert_int_ge(silent->owner, 0);
+	if (!silent->owner)
+		silent_own(silent->path, pipes[1]);
+	close(pipes[1]);
+	ck_assert_int_eq(read(pipes[0], &silent->memory, sizeof(silent->memory)),
+			 sizeof(silent->memory));
+	close(pipes[0]);
 	umount2(silent->path, MNT_DETACH);
 	unlink(silent->path);
 	return true;
@@ -206,14 +240,8 @@ static void silent_close(struct silent *silent)
 {
 	kill(silent->server, SIGKILL);
 	ck_assert_int_eq(waitpid(silent->server, NULL, 0), silent->server);
-}
-
-static struct peek *peek_self(int *resultp)
-{
-	struct peek *peek = NULL;
-
-	*resultp = peek_new(&peek, open("/proc/self/mem", O_RDONLY | O_CLOEXEC));
-	return peek;
+	kill(silent->owner, SIGKILL);
+	ck_assert_int_eq(waitpid(silent->owner, NULL, 0), silent->owner);
 }
 
 START_TEST(test_peek_without_answer)
@@ -227,22 +255,22 @@ START_TEST(test_peek_without_answer)
 
 	if (!silent_open(&silent))
 		return;
-	peek = peek_self(&r);
+	peek = peek_at(silent.owner);
 	before = clock_now_ns();
-	ck_assert_int_eq(peek_read(peek, (uintptr_t)silent.memory, 16, &bytes, &n), PEEK_E_STUCK);
+	ck_assert_int_eq(peek_read(peek, silent.memory, 16, &bytes, &n), PEEK_E_STUCK);
 	ck_assert_uint_ge(clock_now_ns() - before, MS_NS(90));
 	/* the second time at once, whatever is asked for */
 	before = clock_now_ns();
-	ck_assert_int_eq(peek_read(peek, (uintptr_t)&rng, 8, &bytes, &n), PEEK_E_STUCK);
+	ck_assert_int_eq(peek_read(peek, silent.memory + 8192, 8, &bytes, &n), PEEK_E_STUCK);
 	ck_assert_uint_lt(clock_now_ns() - before, MS_NS(50));
 	peek_free(peek);
 
 	/* no more than some are ever left behind */
 	for (i = 0; i < 40; i++) {
-		peek = peek_self(&r);
+		peek = peek_try(silent.owner, &r);
 		if (r)
 			break;
-		r = peek_read(peek, (uintptr_t)silent.memory, 16, &bytes, &n);
+		r = peek_read(peek, silent.memory, 16, &bytes, &n);
 		ck_assert_int_eq(r, PEEK_E_STUCK);
 		peek_free(peek);
 	}
@@ -251,7 +279,7 @@ START_TEST(test_peek_without_answer)
 	/* and when the memory answers after all, they end */
 	silent_close(&silent);
 	for (i = 0; i < 1000; i++) {
-		peek = peek_self(&r);
+		peek = peek_try(getpid(), &r);
 		if (r == 0)
 			break;
 		usleep(1000);
@@ -535,13 +563,17 @@ START_TEST(test_stuck)
 {
 	struct codemap_info info;
 	struct silent silent;
+	struct proc *owner;
 	uint64_t before;
 	int i;
 
 	if (!silent_open(&silent))
 		return;
+	ck_assert_int_eq(proc_open(silent.owner, &owner), 0);
+	code_free(code);
+	ck_assert_int_eq(code_new(&code, loop, owner, map), 0);
 	for (i = 0; i < 200; i++) {
-		info = load(silent.memory + i * 4096, 16, clock_now_ns());
+		info = load((void *)(uintptr_t)(silent.memory + i * 4096), 16, clock_now_ns());
 		code_want(code, &info);
 	}
 	before = clock_now_ns();
@@ -550,6 +582,9 @@ START_TEST(test_stuck)
 	ck_assert_int_eq(code_keep(code, &info), CODE_E_UNREADABLE);
 	ck_assert_uint_lt(clock_now_ns() - before, MS_NS(400));
 	silent_close(&silent);
+	code_free(code);
+	code = NULL;
+	proc_close(owner);
 }
 END_TEST
 
