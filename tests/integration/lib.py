@@ -2,6 +2,7 @@
 """What the integration tests share: workloads, the daemon, map files, results."""
 import bisect
 import contextlib
+import fcntl
 import os
 import re
 import select
@@ -56,7 +57,10 @@ class Process:
         full = dict(os.environ)
         full.update(env or {})
         self.argv = argv
-        self.stderr = tempfile.TemporaryFile("a+")  # shared offset: the child appends
+        # Mode "a" would not do: it sets no O_APPEND, and the child's lines would be written wherever
+        # the offset that it shares with us stands.
+        self.stderr = tempfile.TemporaryFile()
+        fcntl.fcntl(self.stderr, fcntl.F_SETFL, os.O_APPEND)
         self.p = subprocess.Popen(list(wrap) + argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                   stderr=self.stderr, env=full, **kw)
         self.rest = b""
@@ -87,8 +91,9 @@ class Process:
         return self.readline(timeout)
 
     def errors(self):
-        self.stderr.seek(0)
-        return self.stderr.read()
+        """What the child has said on stderr so far."""
+        fd = self.stderr.fileno()
+        return os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace")
 
     def wait(self, timeout=60):
         try:
@@ -132,6 +137,7 @@ class Load(Process):
 class Daemon(Process):
     def __init__(self, *pids, options=(), wrap=(), **kw):
         argv = [program("clrsymd")] + list(options)
+        self.pids = pids
         for pid in pids:
             argv += ["-p", str(pid)]
         super().__init__(argv, wrap=wrap, **kw)
@@ -140,14 +146,33 @@ class Daemon(Process):
         """Waits until stderr matches pattern count times."""
         end = time.monotonic() + timeout
         while True:
+            status = self.p.poll()  # before the text: its last words count, too
             text = self.errors()
-            if len(re.findall(pattern, text)) >= count:
+            n = len(re.findall(pattern, text))
+            if n >= count:
                 return text
-            if self.p.poll() is not None:
-                raise Failure(f"clrsymd has ended ({self.p.returncode}): {self.errors()[-800:]}")
+            if status is not None:
+                raise Failure(f"clrsymd has ended ({status}), having said {pattern!r} {n} times, not "
+                              f"{count}: {self.story(text)}")
             if time.monotonic() > end:
-                raise Failure(f"clrsymd never said {pattern!r}: {text[-800:]}")
+                raise Failure(f"clrsymd said {pattern!r} {n} times in {timeout} s, not {count}: "
+                              f"{self.story(text)}")
             time.sleep(0.02)
+
+    def story(self, text):
+        """For a failure's message: lines about no pid, and each pid's state, lines and last line."""
+        said = {int(pid): [] for pid in self.pids}
+        other = []
+        for line in text.splitlines():
+            m = re.match(r"clrsymd: (?:warning: )?pid (\d+): (.*)", line)
+            if m:
+                said.setdefault(int(m[1]), []).append(m[2])
+            else:
+                other.append(line)
+        return "".join(f"\n     {l}" for l in other + [
+            f"pid {pid} ({state(pid)}): " +
+            (f"{len(lines)} lines, the last: {lines[-1]}" if lines else "not a word")
+            for pid, lines in said.items()])
 
     def complete(self, count=1, timeout=90):
         return self.wait_for(r"code bodies .* known", timeout, count)
@@ -245,6 +270,15 @@ def fresh_rundown(pid):
         if o["ev"] == "dcend":
             bodies[int(o["start"], 16), o["size"]] = o
     return bodies
+
+
+def state(pid):
+    """What the kernel says it is doing: "S (sleeping)", "T (stopped)", "gone"."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as f:
+            return re.search(r"State:\s+(.*)", f.read())[1]
+    except OSError:
+        return "gone"
 
 
 def rss_kb(pid):
