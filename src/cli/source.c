@@ -150,7 +150,6 @@ static struct source *source_new(struct sources *set, pid_t pid)
 		return NULL;
 	s->set = set;
 	s->pid = pid;
-	s->lock_fd = -1;
 	s->machine = SOURCE_MACHINE;
 	s->next = set->list;
 	set->list = s;
@@ -159,10 +158,7 @@ static struct source *source_new(struct sources *set, pid_t pid)
 
 static void source_free(struct source *s)
 {
-	if (s->target)
-		proc_unlock(target_proc(s->target), s->lock_fd);
-	else
-		codemap_free(s->trace);
+	codemap_free(s->trace);
 	target_free(s->target);
 	source_free_mappings(s->mappings, s->n_mappings);
 	free(s);
@@ -177,13 +173,13 @@ static int source_start(struct source *s, struct proc *proc)
 	};
 	struct sources *set = s->set;
 	pid_t holder = 0;
-	int r;
+	int r, lock_fd = -1;
 
 	s->start = proc->start;
 	s->start_ns = source_proc_start(proc);
 	s->attach_ns = clock_now_ns();
 	if (!set->beside_others) {
-		r = proc_lock(proc, &s->lock_fd, &holder);
+		r = proc_lock(proc, &lock_fd, &holder);
 		if (r == PROC_E_LOCKED)
 			snprintf(s->why, sizeof(s->why),
 				 "process %d (clrsym or clrsymd) is attached to it already "
@@ -191,6 +187,8 @@ static int source_start(struct source *s, struct proc *proc)
 				 (int)holder);
 		else if (r > 0)
 			snprintf(s->why, sizeof(s->why), "%s", proc_error_text(proc, r, NULL));
+		/* no map is kept here: whoever comes later may keep one */
+		proc_unlock(proc, lock_fd);
 		if (r) {
 			s->ended = true;
 			proc_close(proc);
@@ -199,7 +197,6 @@ static int source_start(struct source *s, struct proc *proc)
 	}
 	r = target_new(&s->target, &set->pool, proc, &set->opts, &callbacks, s);
 	if (r < 0) {
-		proc_unlock(proc, s->lock_fd);
 		proc_close(proc);
 		return r;
 	}

@@ -24,7 +24,6 @@ struct source {
 	pid_t pid;
 	struct target *target; /* NULL: recorded */
 	struct codemap *trace; /* recorded: its own map */
-	int lock_fd;
 	uint16_t machine;                /* EM_* */
 	uint64_t start;                  /* of the process, in ticks: with the pid its identity */
 	uint64_t start_ns;               /* the same on CLOCK_MONOTONIC */
