@@ -8,8 +8,10 @@
 
 #include "base/caps.h"
 #include "base/hash.h"
+#include "base/util.h"
 
-#define PAGES_FIRST 1024u
+#define PAGES_FIRST   1024u
+#define PAGE_GRANULES 256u
 
 void pages_init(struct pages *p)
 {
@@ -18,68 +20,88 @@ void pages_init(struct pages *p)
 
 void pages_deinit(struct pages *p)
 {
+	free(p->items);
+	free(p->settled);
 	free(p->slots);
 	*p = (struct pages){ 0 };
 }
 
-/* The slot of a key, or the free one where it belongs. */
-static struct page *pages_find(const struct pages *p, uint32_t pid, uint64_t number)
+/* The slot of a key, or the empty one where it belongs. */
+static uint32_t *pages_slot(const struct pages *p, uint32_t pid, uint64_t number)
 {
-	size_t mask = p->n_slots - 1;
-	size_t i = hash_u64(p->seed ^ pid, number) & mask;
+	uint32_t mask = p->n_slots - 1;
+	uint32_t i = (uint32_t)hash_u64(p->seed ^ pid, number) & mask;
 
-	while (p->slots[i].used && (p->slots[i].number != number || p->slots[i].pid != pid))
-		i = (i + 1) & mask;
-	return &p->slots[i];
+	for (;; i = (i + 1) & mask) {
+		const struct page *page = &p->items[p->slots[i] - 1];
+
+		if (!p->slots[i] || (page->number == number && page->pid == pid))
+			return &p->slots[i];
+	}
 }
 
+static struct page *pages_find(const struct pages *p, uint32_t pid, uint64_t number)
+{
+	uint32_t slot = p->n ? *pages_slot(p, pid, number) : 0;
+
+	return slot ? &p->items[slot - 1] : NULL;
+}
+
+/* Room for one more, with at least half of the slots empty. */
 static int pages_grow(struct pages *p)
 {
-	struct pages bigger = {
-		.n_slots = p->n_slots ? p->n_slots * 2 : PAGES_FIRST,
-		.seed = p->seed,
-	};
-	size_t i;
+	uint32_t i, size = p->size ? p->size * 2 : PAGES_FIRST;
+	struct page *items = realloc(p->items, size * sizeof(*items));
+	uint32_t *slots;
 
-	bigger.slots = calloc(bigger.n_slots, sizeof(*bigger.slots));
-	if (!bigger.slots)
+	if (!items)
 		return -ENOMEM;
-	for (i = 0; i < p->n_slots; i++) {
-		const struct page *page = &p->slots[i];
-
-		if (page->used)
-			*pages_find(&bigger, page->pid, page->number) = *page;
-	}
+	p->items = items;
+	slots = calloc(size * 2, sizeof(*slots));
+	if (!slots)
+		return -ENOMEM;
 	free(p->slots);
-	p->slots = bigger.slots;
-	p->n_slots = bigger.n_slots;
-	memset(p->recent, 0, sizeof(p->recent));
+	p->slots = slots;
+	p->n_slots = size * 2;
+	p->size = size;
+	for (i = 0; i < p->n; i++)
+		*pages_slot(p, items[i].pid, items[i].number) = i + 1;
 	return 0;
+}
+
+static struct page *pages_note(struct pages *p, struct page *page)
+{
+	p->recent[(page->number ^ page->pid) % PAGES_RECENT] = (uint32_t)(page - p->items);
+	return page;
 }
 
 struct page *pages_get(struct pages *p, uint32_t pid, uint64_t number, int *errorp)
 {
-	struct page *page;
+	struct page *page = pages_find(p, pid, number);
 
 	*errorp = 0;
+	if (page)
+		return pages_note(p, page);
+	if (p->n == CAP_INJECT_PAGES)
+		p->full = true;
 	if (p->full)
 		return NULL;
-	if (p->n * 2 >= p->n_slots) {
+	if (p->n == p->size) {
 		*errorp = pages_grow(p);
 		if (*errorp)
 			return NULL;
 	}
-	page = pages_find(p, pid, number);
-	if (!page->used) {
-		if (p->n == CAP_INJECT_PAGES) {
-			p->full = true;
-			return NULL;
-		}
-		p->n++;
-		*page = (struct page){ .number = number, .pid = pid, .used = true };
-	}
-	p->recent[(number ^ pid) % PAGES_RECENT] = page;
-	return page;
+	*pages_slot(p, pid, number) = p->n + 1;
+	page = &p->items[p->n++];
+	*page = (struct page){ .number = number, .pid = pid };
+	return pages_note(p, page);
+}
+
+const struct page *pages_look(struct pages *p, uint32_t pid, uint64_t number)
+{
+	struct page *page = pages_find(p, pid, number);
+
+	return page ? pages_note(p, page) : NULL;
 }
 
 /* Bits from..to (inclusive) of the four words. */
@@ -109,28 +131,53 @@ bool pages_any(const struct pages *p, uint32_t pid, uint64_t start, uint64_t end
 	if (!p->n || start >= end)
 		return false;
 	/* a mapping may be far larger than all that was hit */
-	if (last - (start >> PAGES_SHIFT) > p->n_slots) {
-		size_t i;
+	if (last - (start >> PAGES_SHIFT) > p->n) {
+		uint32_t i;
 
-		for (i = 0; i < p->n_slots; i++)
-			if (p->slots[i].used && p->slots[i].pid == pid &&
-			    p->slots[i].number >= start >> PAGES_SHIFT &&
-			    p->slots[i].number <= last)
+		for (i = 0; i < p->n; i++)
+			if (p->items[i].pid == pid && p->items[i].number >= start >> PAGES_SHIFT &&
+			    p->items[i].number <= last)
 				return true;
 		return false;
 	}
 	for (number = start >> PAGES_SHIFT; number <= last; number++) {
 		const struct page *page = pages_find(p, pid, number);
-		unsigned int from = 0, to = 255;
+		unsigned int from = 0, to = PAGE_GRANULES - 1;
 
-		if (!page->used)
+		if (!page)
 			continue;
 		if (number == start >> PAGES_SHIFT)
-			from = (start >> 4) & 255;
+			from = (start / PAGES_GRANULE) % PAGE_GRANULES;
 		if (number == last)
-			to = ((end - 1) >> 4) & 255;
+			to = ((end - 1) / PAGES_GRANULE) % PAGE_GRANULES;
 		if (pages_test(page, from, to))
 			return true;
 	}
 	return false;
+}
+
+int pages_settle(struct pages *p, uint32_t pid, uint64_t start, uint64_t end, uint64_t from)
+{
+	uint64_t granule = (start + PAGES_GRANULE - 1) / PAGES_GRANULE;
+	uint64_t last = end / PAGES_GRANULE;
+
+	if (!p->n)
+		return 0;
+	if (!p->settled)
+		p->settled = calloc(p->n, sizeof(*p->settled));
+	if (!p->settled)
+		return -ENOMEM;
+	while (granule < last) {
+		uint64_t number = granule / PAGE_GRANULES;
+		uint64_t stop = MIN(last, (number + 1) * PAGE_GRANULES);
+		const struct page *page = pages_find(p, pid, number);
+		struct settled *settled = page ? &p->settled[page - p->items] : NULL;
+
+		if (settled)
+			settled->from = MAX(settled->from, from);
+		for (; granule < stop; granule++)
+			if (settled)
+				settled->bits[granule / 64 % 4] |= UINT64_C(1) << granule % 64;
+	}
+	return 0;
 }

@@ -4,6 +4,14 @@
 /*
  * Which code addresses a recording holds, by pid: a bit for each 16 bytes of each page that was
  * hit. Its size follows the code that ran, not the number of samples.
+ *
+ * Once the code is known, a second bit says that an address is *settled*: from some time on,
+ * to the recording's end, the same body is there. That spares nearly every sample a question to
+ * the code map, which would be a walk through cold memory.
+ *
+ * Pages lie one after another in the order in which they came, so that those that come again and
+ * again are few cache lines; a hash table of indices finds them, and a small table in front of it
+ * mostly spares that.
  */
 
 #include <stdbool.h>
@@ -12,44 +20,84 @@
 
 #define PAGES_SHIFT   12u
 #define PAGES_GRANULE 16u
-#define PAGES_RECENT  256u
+#define PAGES_RECENT  4096u
 
 struct pages {
-	struct page *slots; /* open addressing; n_slots is a power of two */
-	size_t n_slots, n;
+	struct page *items;
+	struct settled *settled; /* of the same index, once anything is settled */
+	uint32_t n, size;
+	uint32_t *slots; /* open addressing; index + 1, 0: empty; n_slots is a power of two */
+	uint32_t n_slots;
 	uint64_t seed;
-	/* the same few pages come again and again */
-	struct page *recent[PAGES_RECENT];
-	bool full; /* over the cap: everything counts as hit */
+	uint32_t recent[PAGES_RECENT]; /* index, to be checked */
+	bool full;                     /* over the cap: everything counts as hit */
 };
 
 struct page {
 	uint64_t number;
 	uint32_t pid;
-	bool used;
+	uint64_t bits[4];
+};
+
+struct settled {
+	uint64_t from; /* all of it that is settled has been so since then */
 	uint64_t bits[4];
 };
 
 void pages_init(struct pages *p);
 void pages_deinit(struct pages *p);
-/* The page's slot, made if need be. NULL: no memory (*errorp = -ENOMEM), or over the cap. */
+/* The page, made if need be. NULL: no memory (*errorp = -ENOMEM), or over the cap. */
 struct page *pages_get(struct pages *p, uint32_t pid, uint64_t number, int *errorp);
+/* The page, or NULL. */
+const struct page *pages_look(struct pages *p, uint32_t pid, uint64_t number);
 /* Is any address of [start, end) in it? At 16-byte precision. */
 bool pages_any(const struct pages *p, uint32_t pid, uint64_t start, uint64_t end);
+/*
+ * Every granule that lies in [start, end) as a whole, of the pages that were hit. From then on
+ * no page is added. Returns 0 or -ENOMEM.
+ */
+int pages_settle(struct pages *p, uint32_t pid, uint64_t start, uint64_t end, uint64_t from);
+
+/* The page if it is one of those that came lately, or NULL. */
+static inline struct page *pages_recent(const struct pages *p, uint32_t pid, uint64_t number)
+{
+	uint32_t i = p->recent[(number ^ pid) % PAGES_RECENT];
+
+	return i < p->n && p->items[i].number == number && p->items[i].pid == pid ? &p->items[i]
+										  : NULL;
+}
 
 /* Returns 0 or -ENOMEM. */
 static inline int pages_mark(struct pages *p, uint32_t pid, uint64_t addr)
 {
 	uint64_t number = addr >> PAGES_SHIFT;
 	unsigned int granule = (addr >> 4) & 255;
-	struct page *page = p->recent[(number ^ pid) % PAGES_RECENT];
+	struct page *page = pages_recent(p, pid, number);
 	int r = 0;
 
-	if (!page || page->number != number || page->pid != pid) {
+	if (!page) {
 		page = pages_get(p, pid, number, &r);
 		if (!page)
 			return r;
 	}
 	page->bits[granule >> 6] |= UINT64_C(1) << (granule & 63);
 	return 0;
+}
+
+static inline bool pages_is_settled(struct pages *p, uint32_t pid, uint64_t addr, uint64_t time)
+{
+	uint64_t number = addr >> PAGES_SHIFT;
+	unsigned int granule = (addr >> 4) & 255;
+	const struct settled *settled;
+	const struct page *page;
+
+	if (!p->settled)
+		return false;
+	page = pages_recent(p, pid, number);
+	if (!page)
+		page = pages_look(p, pid, number);
+	if (!page)
+		return false;
+	settled = &p->settled[page - p->items];
+	return time >= settled->from && settled->bits[granule >> 6] >> (granule & 63) & 1;
 }

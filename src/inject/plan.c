@@ -32,6 +32,7 @@ struct body {
 	const struct codemap_body *body;
 	uint64_t start, end, load, unload;
 	uint64_t addr; /* in the image */
+	bool hit;
 };
 
 struct change {
@@ -227,8 +228,8 @@ static int plan_file_image(struct inject *inj, struct image *image)
 	int r = 0;
 
 	buf_init(&plan.name, CAP_INJECT_NAME_BYTES);
-	qsort(image->symbols.items, image->symbols.n, sizeof(*image->symbols.items),
-	      symbol_compare);
+	vec_sort(image->symbols.items, image->symbols.n, sizeof(*image->symbols.items),
+		 symbol_compare);
 	image->shift = (image->symbols.items[0].addr & ~(IMAGE_PAGE - 1)) - ELF_IMAGE_BASE;
 	for (i = 0; i < image->symbols.n && r == 0; i++) {
 		const struct file_symbol *s = &image->symbols.items[i];
@@ -253,6 +254,23 @@ static uint64_t to_file(const struct inject_code *code, uint64_t ns)
 	return MAX(code->to_file_ns(code->clock, ns), UINT64_C(1));
 }
 
+/*
+ * What is alive at the end has been since its load. But a pid's other programs may have had
+ * something else there, and samples outside of managed memory are not counted at all.
+ */
+static int settle(struct plan *plan, const struct codemap_info *info)
+{
+	const struct pid_info *pid = &plan->inj->pids.items[plan->program->pid_index];
+	const struct inject_code *code = &plan->program->code;
+	uint64_t end = info->start + info->size;
+
+	if (info->unload != UINT64_MAX || pid->first_program != pid->last_program ||
+	    !inject_is_managed(plan->program, info->start, end))
+		return 0;
+	return pages_settle(&plan->inj->pages, pid->pid, info->start, end,
+			    code->to_file_ns ? to_file(code, info->load) : 0);
+}
+
 static int plan_body(void *data, const struct codemap_body *cb)
 {
 	struct plan *plan = data;
@@ -261,11 +279,17 @@ static int plan_body(void *data, const struct codemap_body *cb)
 	struct codemap_info info;
 	struct body *body;
 	bool hit;
+	int r;
 
 	codemap_body_info(code->map, cb, &info);
 	hit = inject_hits(plan->inj, plan->index, info.start, info.start + info.size);
 	if (!hit && !plan->inj->opts.all_bodies && names_is_jitted(info.name.flags))
 		return 0;
+	if (hit) {
+		r = settle(plan, &info);
+		if (r < 0)
+			return r;
+	}
 	if (!names_is_jitted(info.name.flags)) {
 		file = file_of(plan, info.start,
 			       code->to_file_ns ? to_file(code, info.unload) : UINT64_MAX);
@@ -282,6 +306,7 @@ static int plan_body(void *data, const struct codemap_body *cb)
 		.start = info.start,
 		.end = info.start + info.size,
 		.unload = UINT64_MAX,
+		.hit = hit,
 	};
 	if (code->to_file_ns) {
 		body->load = to_file(code, info.load);
@@ -316,9 +341,7 @@ static int plan_changes(struct plan *plan, uint64_t first)
 {
 	size_t i;
 
-	if (plan->bodies.n)
-		qsort(plan->bodies.items, plan->bodies.n, sizeof(*plan->bodies.items),
-		      body_compare);
+	vec_sort(plan->bodies.items, plan->bodies.n, sizeof(*plan->bodies.items), body_compare);
 	for (i = 0; i < plan->bodies.n; i++) {
 		struct body *b = &plan->bodies.items[i];
 
@@ -341,9 +364,8 @@ static int plan_changes(struct plan *plan, uint64_t first)
 		plan->changes.items[plan->changes.n++] =
 			(struct change){ .time = b->unload, .body = (uint32_t)i };
 	}
-	if (plan->changes.n)
-		qsort(plan->changes.items, plan->changes.n, sizeof(*plan->changes.items),
-		      change_compare);
+	vec_sort(plan->changes.items, plan->changes.n, sizeof(*plan->changes.items),
+		 change_compare);
 	return 0;
 }
 
@@ -642,8 +664,7 @@ static int plan_program(struct inject *inj, uint32_t index)
 	for (i = 0; i < plan.bodies.n; i++) {
 		const struct body *b = &plan.bodies.items[i];
 
-		r = image_add(&plan, image, b->body, b->addr,
-			      inject_hits(inj, index, b->start, b->end));
+		r = image_add(&plan, image, b->body, b->addr, b->hit);
 		if (r < 0)
 			return r;
 	}
@@ -747,8 +768,7 @@ static void sort_inserts(struct insert *items, size_t n)
 
 	for (i = 0; i < n; i++)
 		items[i].rank = i;
-	if (n)
-		qsort(items, n, sizeof(*items), insert_compare);
+	vec_sort(items, n, sizeof(*items), insert_compare);
 }
 
 static int plan_finish_image(struct inject *inj, struct image *image)
@@ -790,8 +810,7 @@ int inject_plan(struct inject *inj)
 		r = plan_file_records(inj);
 	if (r < 0)
 		return r;
-	if (inj->edits.n)
-		qsort(inj->edits.items, inj->edits.n, sizeof(*inj->edits.items), edit_compare);
+	vec_sort(inj->edits.items, inj->edits.n, sizeof(*inj->edits.items), edit_compare);
 	sort_inserts(inj->by_seq.items, inj->by_seq.n);
 	sort_inserts(inj->by_time.items, inj->by_time.n);
 	return 0;

@@ -226,8 +226,7 @@ int inject_scanned(struct inject *inj)
 	if (inj->no_times)
 		for (i = 0; i < inj->events.n; i++)
 			inj->events.items[i].time = 0;
-	if (inj->events.n)
-		qsort(inj->events.items, inj->events.n, sizeof(*inj->events.items), event_compare);
+	vec_sort(inj->events.items, inj->events.n, sizeof(*inj->events.items), event_compare);
 	for (i = 0; i < inj->events.n; i++) {
 		r = program_event(inj, &inj->events.items[i]);
 		if (r < 0)
@@ -266,6 +265,22 @@ struct program *inject_program_at(struct inject *inj, uint32_t pid, uint64_t tim
 	while (p->parent != NO_INDEX && p->first_map == NO_INDEX)
 		p = &inj->programs.items[p->parent];
 	return p;
+}
+
+bool inject_is_managed(const struct program *p, uint64_t start, uint64_t end)
+{
+	size_t lo = 0, hi = p->managed.n;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (p->managed.items[mid].hi <= start)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo < p->managed.n && p->managed.items[lo].lo <= start &&
+	       p->managed.items[lo].hi >= end;
 }
 
 bool inject_hits(const struct inject *inj, uint32_t program, uint64_t start, uint64_t end)

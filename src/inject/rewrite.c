@@ -16,21 +16,6 @@
 
 /* -- counting ------------------------------------------------------------------------- */
 
-static bool is_managed_memory(const struct program *p, uint64_t addr)
-{
-	size_t lo = 0, hi = p->managed.n;
-
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (p->managed.items[mid].hi <= addr)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo < p->managed.n && p->managed.items[lo].lo <= addr;
-}
-
 static enum codemap_miss look_up(const struct program *p, uint64_t addr, uint64_t time)
 {
 	enum codemap_miss miss = CODEMAP_HIT;
@@ -51,7 +36,13 @@ static void count_sample(struct inject *inj, const struct perfdata_sample *s)
 	if (!p)
 		return;
 	p->stats.samples++;
-	if (!s->user || !s->has_ip || !is_managed_memory(p, s->ip))
+	if (!s->user || !s->has_ip)
+		return;
+	if (pages_is_settled(&inj->pages, s->id.pid, s->ip, s->id.time)) {
+		p->stats.managed++;
+		return;
+	}
+	if (!inject_is_managed(p, s->ip, s->ip + 1))
 		return;
 	if (!p->has_code) {
 		p->stats.no_code++;

@@ -28,6 +28,19 @@ bool vec_grow(void **itemsp, size_t *sizep, size_t item)
 	return true;
 }
 
+void vec_sort(void *items, size_t n, size_t item, int (*compare)(const void *, const void *))
+{
+	const char *at = items;
+	size_t i;
+
+	for (i = 1; i < n; i++, at += item) {
+		if (compare(at, at + item) > 0) {
+			qsort(items, n, item, compare);
+			return;
+		}
+	}
+}
+
 /* -- pids and names ------------------------------------------------------------------- */
 
 static uint32_t *pid_slot(const struct inject *inj, uint32_t pid)

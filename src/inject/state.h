@@ -27,6 +27,9 @@
 		size_t n, size; \
 	}
 
+/* qsort(), but for what is in order already, as most is. */
+void vec_sort(void *items, size_t n, size_t item, int (*compare)(const void *, const void *));
+
 /* Room for one more; returns false without memory. */
 #define VEC_ROOM(v) \
 	((v)->n < (v)->size || vec_grow((void **)&(v)->items, &(v)->size, sizeof(*(v)->items)))
@@ -166,5 +169,7 @@ const char *inject_name(const struct inject *inj, uint32_t name);
 
 /* Is an address of [start, end) in the recording, for this program or one forked from it? */
 bool inject_hits(const struct inject *inj, uint32_t program, uint64_t start, uint64_t end);
+/* Is all of [start, end) memory that may hold managed code? */
+bool inject_is_managed(const struct program *p, uint64_t start, uint64_t end);
 /* The program of a pid at a time (0: the only thing known is the pid). */
 struct program *inject_program_at(struct inject *inj, uint32_t pid, uint64_t time);

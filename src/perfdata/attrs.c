@@ -154,7 +154,8 @@ int attrs_add(struct attrs *a, const uint8_t *attr, uint32_t size)
 	}
 	l = &a->layouts[a->n];
 	layout_init(l, attr, size);
-	a->identifiers = (!a->n || a->identifiers) && (l->sample_type & SAMPLE_IDENTIFIER);
+	a->identifiers = (!a->n || a->identifiers) && (l->sample_type & SAMPLE_IDENTIFIER) &&
+			 !l->trailer == !a->layouts[0].trailer;
 	a->uniform = !a->n || (a->uniform && layout_is_like(a->layouts, l));
 	a->n++;
 	return 0;

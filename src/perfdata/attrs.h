@@ -34,8 +34,9 @@ struct id_slot;
 struct attrs {
 	struct layout *layouts;
 	uint32_t n, room;
-	bool uniform;     /* there are some, and all are alike */
-	bool identifiers; /* all have IDENTIFIER: unlike ones can be told apart */
+	bool uniform; /* there are some, and all are alike */
+	/* unlike ones can be told apart: all have IDENTIFIER, and all a trailer or none */
+	bool identifiers;
 	/* id to layout, open addressing */
 	struct id_slot *slots;
 	uint32_t n_ids, n_slots;
@@ -65,11 +66,13 @@ static inline const struct layout *attrs_of_sample(const struct attrs *a, const 
 	return size < 16 ? NULL : attrs_find(a, get_le64(bytes + 8));
 }
 
-/* The same for the other records of the kernel, which hold the id at their end. */
+/* The same for the other records of the kernel, which hold the id at their end if at all. */
 static inline const struct layout *attrs_of_trailer(const struct attrs *a, const uint8_t *bytes,
 						    size_t size)
 {
 	if (likely(a->uniform))
+		return a->layouts;
+	if (a->identifiers && !a->layouts[0].trailer)
 		return a->layouts;
 	return size < 16 ? NULL : attrs_find(a, get_le64(bytes + size - 8));
 }

@@ -204,11 +204,11 @@ static int code_open(struct code *c)
 		return c->peek ? 0 : CODE_E_UNREADABLE;
 	c->opened = true;
 	r = proc_open_mem(c->proc, &fd);
-	if (r == 0)
-		r = peek_new(&c->peek, fd);
 	if (r == PROC_E_DENIED)
 		log_warn("pid %d: no code bytes: %s", (int)c->proc->pid,
 			 proc_error_text(c->proc, r, NULL));
+	if (r == 0)
+		r = peek_new(&c->peek, fd);
 	return r > 0 ? CODE_E_UNREADABLE : r;
 }
 

@@ -35,6 +35,18 @@ uint32_t target_buffer_cap(const struct target *t)
 	return (uint32_t)MIN(room, (uint64_t)CAP_BUFFER_MB);
 }
 
+static int target_want_code(void *data, const struct codemap_body *body)
+{
+	struct target *t = data;
+	struct codemap_info info;
+
+	codemap_body_info(t->map, body, &info);
+	/* precompiled code is in its file, too */
+	if (info.unload == UINT64_MAX && names_is_jitted(info.flags))
+		code_want(t->code, &info);
+	return 0;
+}
+
 /* The first rundown of an incarnation is over, for better or worse. Last, as it calls back. */
 static void target_is_live(struct target *t)
 {
@@ -44,6 +56,9 @@ static void target_is_live(struct target *t)
 	target_set_state(t, TARGET_LIVE);
 	if (t->gap_from_ns || t->rundown_again)
 		target_schedule_heal(t);
+	/* what was compiled before may go, with its process, like what comes later */
+	if (first && t->opts.keep_code && target_code_store(t))
+		codemap_each(t->map, target_want_code, t);
 	if (first)
 		t->callbacks.complete(t, t->data);
 	else

@@ -34,7 +34,7 @@ struct target_options {
 	struct proc_socket_options socket;
 	struct codemap_options map;
 	bool once;      /* give up at the first failure instead of trying again later */
-	bool keep_code; /* read the code bytes of whatever is compiled from now on */
+	bool keep_code; /* read the code bytes of whatever was and is compiled */
 };
 
 enum target_state {

@@ -13,8 +13,7 @@
  * is recorded, the last twentieth of them loaded meanwhile; a DLL with precompiled methods; some
  * samples in the kernel and in native code. Which bodies are hit follows Zipf's law.
  *
- *   bench_inject [ROUNDS] [DIRECTORY]
- *   bench_inject --make FILE: only writes the recording without call chains
+ *   bench_inject [ROUNDS [DIRECTORY [BODIES]]]   BODIES: of the recordings
  */
 #include <fcntl.h>
 #include <ftw.h>
@@ -31,21 +30,21 @@
 #include "inject/inject.h"
 #include "perfdata/buildid.h"
 
-#define N_JITTED   150000u
-#define N_BEFORE   (N_JITTED / 20 * 19) /* loaded before the recording begins */
+#define N_MANY     150000u /* the most there are */
+#define N_USUAL    20000u  /* what a large service has */
 #define N_READY    4000u
 #define N_SAMPLES  1000000u
 #define N_FEW      1239u
-#define N_GROWTHS  200u
 #define N_FRAMES   20u
 #define N_ZIPF     65536u
+#define N_THREADS  16u
 #define ROUND      1000u /* samples between two FINISHED_ROUND */
 #define MAX_ROUNDS 99u
 #define CHUNK      524288u
 #define PID        4711u
-#define NATIVE     UINT64_C(0x7f5500000000)
-#define DLL        UINT64_C(0x7f5600000000)
-#define HEAP       UINT64_C(0x7f5700000000)
+#define NATIVE     UINT64_C(0x7f54d1c03000)
+#define DLL        UINT64_C(0x7f55e8a41000)
+#define HEAP       UINT64_C(0x7f5693f2e000)
 #define BEGIN_NS   UINT64_C(1000000000000)
 #define STEP_NS    10101u
 #define ATTR_SIZE  128u
@@ -58,7 +57,9 @@ struct body {
 	uint32_t size;
 };
 
-static struct body jitted[N_JITTED], ready[N_READY];
+static struct body jitted[N_MANY], ready[N_READY];
+/* of those that take part; loaded before the recording begins */
+static uint32_t n_jitted, n_before;
 static uint32_t zipf[N_ZIPF];
 static uint64_t rng = 88172645463325252u;
 
@@ -91,23 +92,36 @@ static void make_bodies(struct body *bodies, uint32_t n, uint64_t addr)
 	}
 }
 
-/* Ranks are spread over all addresses. */
-static void make_zipf(void)
+/* How many there are, and which are hit: ranks are spread over all addresses. */
+static void choose_bodies(uint32_t n)
 {
 	uint32_t i;
 
-	for (i = 0; i < N_ZIPF; i++) {
-		double rank = pow(N_BEFORE, (double)draw(UINT32_MAX) / UINT32_MAX) - 1;
+	n_jitted = n;
+	n_before = n / 20 * 19;
 
-		zipf[i] = (uint32_t)((uint64_t)rank * 2654435761u % N_BEFORE);
+	for (i = 0; i < N_ZIPF; i++) {
+		double rank = pow(n_before, (double)draw(UINT32_MAX) / UINT32_MAX) - 1;
+
+		zipf[i] = (uint32_t)((uint64_t)rank * 2654435761u % n_before);
 	}
+}
+
+static uint64_t body_end(uint32_t i)
+{
+	return jitted[i].start + jitted[i].size;
+}
+
+static uint64_t page_up(uint64_t addr)
+{
+	return (addr + 4095) & ~UINT64_C(4095);
 }
 
 static uint64_t load_ns(uint32_t i, uint32_t n_samples)
 {
-	if (i < N_BEFORE)
+	if (i < n_before)
 		return BEGIN_NS / 2 + i;
-	return BEGIN_NS + (uint64_t)(i - N_BEFORE) * n_samples * STEP_NS / (N_JITTED - N_BEFORE);
+	return BEGIN_NS + (uint64_t)(i - n_before) * n_samples * STEP_NS / (n_jitted - n_before);
 }
 
 static void load_body(struct codemap *map, const struct body *b, uint32_t i, bool jit,
@@ -147,7 +161,7 @@ static struct codemap *make_map(uint32_t n_samples)
 	check(codemap_new(&map, NULL) == 0, "code map");
 	for (i = 0; i < N_READY; i++)
 		load_body(map, &ready[i], i, false, BEGIN_NS / 2);
-	for (i = 0; i < N_JITTED; i++)
+	for (i = 0; i < n_jitted; i++)
 		load_body(map, &jitted[i], i, true, load_ns(i, n_samples));
 	return map;
 }
@@ -188,7 +202,7 @@ static void put_map(FILE *f, uint64_t time, uint64_t addr, uint64_t len, const c
 		.pid = PID,
 		.tid = PID,
 		.addr = addr,
-		.len = (len + 4095) & ~UINT64_C(4095),
+		.len = len,
 		.ino = addr >> 32,
 		.prot = PROT_READ | PROT_EXEC,
 		.flags = MAP_SHARED,
@@ -242,17 +256,19 @@ static void put_header(FILE *f, bool chains, uint64_t data_size)
 /* An address in a body that exists after n of n_samples. */
 static uint64_t code_address(uint32_t n, uint32_t n_samples)
 {
-	uint32_t n_new = (uint32_t)((uint64_t)n * (N_JITTED - N_BEFORE) / n_samples);
+	uint32_t n_new = (uint32_t)((uint64_t)n * (n_jitted - n_before) / n_samples);
 	const struct body *b;
 
 	if (draw(8) == 0)
 		b = &ready[draw(N_READY)];
 	else if (n_new && draw(20) == 0)
-		b = &jitted[N_BEFORE + draw(n_new)];
+		b = &jitted[n_before + draw(n_new)];
 	else
 		b = &jitted[zipf[draw(N_ZIPF)]];
 	return b->start + draw(b->size);
 }
+
+static uint64_t stacks[N_THREADS][N_FRAMES];
 
 /* Samples: of 100 in the kernel 10, in native code 10, the others in bodies. */
 static void put_sample(FILE *f, uint32_t n, uint32_t n_samples, bool chains)
@@ -266,43 +282,54 @@ static void put_sample(FILE *f, uint32_t n, uint32_t n_samples, bool chains)
 		.header = { PERF_RECORD_SAMPLE, PERF_RECORD_MISC_USER,
 			    chains ? sizeof(s) : offsetof(typeof(s), n_chain) },
 		.pid = PID,
-		.tid = PID + draw(16),
+		.tid = PID + draw(N_THREADS),
 		.time = BEGIN_NS + ((uint64_t)n + 1) * STEP_NS,
 		.period = STEP_NS,
 		.n_chain = 1 + N_FRAMES,
 		.marker = PERFDATA_CONTEXT_USER,
 	};
+	uint64_t *stack = stacks[s.tid - PID];
 	uint32_t i, kind = draw(100);
 
-	for (i = 0; chains && i < N_FRAMES; i++)
-		s.chain[i] = code_address(n, n_samples) + 1; /* behind a call */
+	for (i = 0; chains && i < N_FRAMES; i++) {
+		stack[i] = code_address(n, n_samples) + 1; /* behind a call */
+		if (n >= N_THREADS * ROUND && draw(4) == 0)
+			break; /* its callers are those of the last sample */
+	}
+	memcpy(s.chain, stack, sizeof(s.chain));
 	s.ip = kind < 80   ? code_address(n, n_samples)
 	       : kind < 90 ? NATIVE + draw(1 << 20)
 			   : UINT64_C(0xffffffff81000000) + draw(1 << 20);
 	if (kind >= 90)
 		s.header.misc = PERF_RECORD_MISC_KERNEL;
-	s.chain[0] = kind < 90 ? s.ip : s.chain[0];
+	if (kind < 90)
+		s.chain[0] = s.ip;
 	put(f, &s, s.header.size);
+}
+
+static void put_heap(FILE *f, uint64_t time, uint64_t end)
+{
+	put_map(f, time, HEAP, end - HEAP, "/memfd:doublemapper (deleted)");
 }
 
 static void put_records(FILE *f, uint32_t n_samples, bool chains)
 {
 	static const struct perf_event_header round = { PERFDATA_FINISHED_ROUND, 0, 8 };
-	uint32_t i, growth = 0;
+	uint64_t end = page_up(body_end(n_before - 1));
+	uint32_t i, n = n_before;
 
 	put_map(f, 0, NATIVE, 1 << 23, "/usr/share/dotnet/shared/x/libcoreclr.so");
-	put_map(f, 0, DLL, ready[N_READY - 1].start + 512 - DLL,
-		"/usr/share/dotnet/shared/x/System.Private.CoreLib.dll");
-	put_map(f, 0, HEAP, jitted[N_BEFORE - 1].start + 512 - HEAP,
-		"/memfd:doublemapper (deleted)");
+	put_map(f, 0, DLL, 1 << 21, "/usr/share/dotnet/shared/x/System.Private.CoreLib.dll");
+	put_heap(f, 0, end);
 	for (i = 0; i < n_samples; i++) {
-		/* the memory is there before what is loaded into it */
-		if (i == (uint64_t)growth * n_samples / N_GROWTHS) {
-			uint32_t last = N_BEFORE + ++growth * (N_JITTED - N_BEFORE) / N_GROWTHS;
+		uint64_t time = BEGIN_NS + (uint64_t)i * STEP_NS;
 
-			put_map(f, BEGIN_NS + (uint64_t)i * STEP_NS, HEAP,
-				jitted[last - 1].start + 512 - HEAP,
-				"/memfd:doublemapper (deleted)");
+		/* the memory is there before what is loaded into it */
+		for (; n < n_jitted && load_ns(n, n_samples) <= time + STEP_NS; n++) {
+			if (body_end(n) <= end)
+				continue;
+			end = page_up(body_end(n));
+			put_heap(f, time, end);
 		}
 		put_sample(f, i, n_samples, chains);
 		if (i % ROUND == ROUND - 1)
@@ -472,14 +499,14 @@ static double measure_recording(struct bench *b, const char *what, bool chains, 
 		      b->stats.managed > N_SAMPLES / 10 * 7,
 	      "samples without names");
 	median(ours, rounds);
-	printf("%s: %.0f MB, inject %.0f MB/s (%.0f to %.0f), the same I/O alone %.0f MB/s, ratio "
-	       "%.2f; %" PRIu64 " bodies, %" PRIu64 " records inserted\n",
-	       what, mb, ours[rounds / 2], ours[0], ours[rounds - 1], median(copies, rounds),
-	       median(ratios, rounds), b->stats.bodies, b->stats.inserted);
+	printf("%s, %u bodies: %.0f MB, inject %.0f MB/s (%.0f to %.0f), the same I/O alone %.0f "
+	       "MB/s, ratio "
+	       "%.2f; %" PRIu64 " bodies in images, %" PRIu64 " records inserted\n",
+	       what, n_jitted + N_READY, mb, ours[rounds / 2], ours[0], ours[rounds - 1],
+	       median(copies, rounds), median(ratios, rounds), b->stats.bodies, b->stats.inserted);
 	return ours[rounds / 2];
 }
 
-static int count_one(const char *path, const struct stat *st, int type, struct FTW *ftw);
 static unsigned int n_files;
 static uint64_t file_bytes;
 
@@ -517,36 +544,32 @@ static double measure_images(struct bench *b, const char *what, bool all, unsign
 int main(int argc, char **argv)
 {
 	static struct bench b;
-	struct codemap *long_map, *short_map;
+	struct codemap *map;
 	double plain, chains, hits, all;
-	uint64_t rounds = 5;
+	uint64_t rounds = 5, n = N_USUAL;
 
-	make_bodies(ready, N_READY, DLL);
-	make_bodies(jitted, N_JITTED, HEAP);
-	make_zipf();
-	if (argc == 3 && strcmp(argv[1], "--make") == 0) {
-		make_recording(argv[2], N_SAMPLES, false);
-		return 0;
-	}
 	check(argc < 2 || (parse_u64(argv[1], MAX_ROUNDS, &rounds) && rounds), "bad ROUNDS");
+	check(argc < 4 || (parse_u64(argv[3], N_MANY, &n) && n >= 1000), "bad BODIES");
 	snprintf(b.dir, sizeof(b.dir), "%s/bench-inject.XXXXXX", argc > 2 ? argv[2] : "build");
 	check(mkdtemp(b.dir), b.dir);
 	snprintf(b.in, sizeof(b.in), "%s/in", b.dir);
 	snprintf(b.out, sizeof(b.out), "%s/out", b.dir);
 	snprintf(b.cache, sizeof(b.cache), "%s/cache", b.dir);
+	make_bodies(ready, N_READY, DLL);
+	make_bodies(jitted, N_MANY, HEAP);
 
-	long_map = make_map(N_SAMPLES);
-	b.map = long_map;
+	choose_bodies((uint32_t)n);
+	b.map = map = make_map(N_SAMPLES);
 	plain = measure_recording(&b, "plain samples", false, (unsigned int)rounds);
 	chains = measure_recording(&b, "samples with 20 frames", true, (unsigned int)rounds);
-	codemap_free(long_map);
+	codemap_free(map);
 
-	short_map = make_map(N_FEW);
-	b.map = short_map;
+	choose_bodies(N_MANY);
+	b.map = map = make_map(N_FEW);
 	make_recording(b.in, N_FEW, false);
 	hits = measure_images(&b, "bodies that were hit", false, (unsigned int)rounds);
 	all = measure_images(&b, "all bodies", true, (unsigned int)rounds);
-	codemap_free(short_map);
+	codemap_free(map);
 	remove_all(b.dir);
 
 	printf("budget: %.0f and %.0f MB/s (>= %.0f): %s\n", plain, chains, FAST_MB_S,

@@ -143,7 +143,7 @@ def recording(data, *options, clock=("-k", "mono"), **kw):
         check(p.returncode in (0, -signal.SIGINT), f"{' '.join(argv)}: {p.returncode} {text[-400:]}")
 
 
-def shares(d, *options, seconds=1.0, tag="a", **kw):
+def shares(d, *options, seconds=0.8, tag="a", **kw):
     """The program under test, waiting; its log is d/TAG.tsv."""
     return Load("shares", str(seconds), os.path.join(d, tag + ".tsv"), "wait", f"tag={tag}", *options, **kw)
 
@@ -232,7 +232,8 @@ def live(runtime="10", kind="plain", env=None, **kw):
         lost = known_without_name(named, lines, log.tid)
         managed = sum(s.pid == log.tid and name_at(lines, s.ip) is not None for s in named)
         check(len(lost) <= managed // 1000, f"{len(lost)} of {managed} in known bodies have no name, e.g. {lost[:2]}")
-        check(closing.strip(), "no closing line")
+        said = re.search(r"(\d+) of (\d+) samples in managed code have a name", closing)
+        check(said and abs(int(said[1]) - managed) <= managed // 100 + 2, f"{managed} have a name, but: {closing}")
         return f"before 0 %, after: {note} ({kinds_of(v)}); {managed} in known bodies, {len(lost)} without a name"
 
 
@@ -328,10 +329,6 @@ def test_reused_addresses_10():
     return reused("10")
 
 
-def test_reused_addresses_8():
-    return reused("8")
-
-
 def test_reused_addresses_3_1():
     return reused("3.1")
 
@@ -386,8 +383,9 @@ def test_two_processes():
         samples = perf_truth.script(out, buildid_dir=cache_of(d))
         logs = [perf_truth.Log(os.path.join(d, f"{t}.tsv")) for t in ("left", "right")]
         note = judged(perf_truth.judge(samples, logs), unknown=used_later)
-        for log, other in zip(logs, ("_right", "_left")):
-            mixed = [s.sym for s in samples if s.pid == log.tid and other in s.sym]
+        for log, other in zip(logs, ("right", "left")):
+            mixed = [s.sym for s in samples
+                     if s.pid == log.tid and re.search(f"(Kept|Reused|Shares)_{other}", s.sym)]
             check(not mixed, f"pid {log.tid} has names of the other: {mixed[:3]}")
         return note
 
@@ -523,7 +521,7 @@ def test_record_per_thread():
     with folder() as d:
         data = os.path.join(d, "perf.data")
         with Load("hot", "20") as load:
-            time.sleep(0.7)
+            time.sleep(0.4)
             with recording(data, "--per-thread", "-p", str(load.pid), clock=()):
                 time.sleep(0.4)
             out, closing = inject(data)
@@ -542,7 +540,7 @@ def test_record_default_clock():
     with folder() as d:
         data = os.path.join(d, "perf.data")
         with Load("hot", "20") as load:
-            time.sleep(0.7)
+            time.sleep(0.4)
             with recording(data, "-p", str(load.pid), clock=()):
                 time.sleep(0.4)
             out, closing = inject(data)
@@ -558,7 +556,7 @@ def test_stacks():
     with folder() as d:
         data = os.path.join(d, "perf.data")
         with Load("hot", "20") as load:
-            time.sleep(0.5)
+            time.sleep(0.4)
             with recording(data, "-g", "-p", str(load.pid)):
                 time.sleep(0.5)
             out, _ = inject(data)
@@ -642,6 +640,19 @@ def small_recording(d, name="perf.data"):
     subprocess.run(["perf", "record", *QUICK, "-k", "mono", *EVENT, "-o", data, "--", "sh", "-c",
                     "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"], check=True, capture_output=True)
     return data
+
+
+def honest(d, data, pid, pattern):
+    """Not the recorded program: nothing of it gets a name, and the closing line says why."""
+    p, out = try_inject(d, data)
+    check(p.returncode in (0, 1), f"exit status {p.returncode}: {p.stderr}")
+    line = [l for l in p.stderr.splitlines() if re.search(pattern, l)]
+    check(line, f"nothing like {pattern!r}: {p.stderr}")
+    if os.path.exists(out):
+        lies, others = unnamed(perf_truth.script(out, buildid_dir=cache_of(d)), pid)
+        check(len(others) > 100, f"no test: {len(others)} samples")
+        check(not lies, f"{len(lies)} samples have names, e.g. {lies[:1]}")
+    return line[0]
 
 
 def try_inject(d, data, *options, **kw):
@@ -728,8 +739,15 @@ def test_error_output():
         data = small_recording(d)
         out = os.path.join(d, "absent", "out")
         line = refused(clrsym("inject", "-i", data, "-o", out), "absent")
-        check(clrsym("inject", "-i", data, "-o", data).returncode != 0, "wrote over its input")
-        check(digest(data) and perf_truth.script(data), "the input is hurt")
+        before = digest(data)
+        link = os.path.join(d, "link")
+        os.symlink(data, link)
+        for target in (data, link, "-"):
+            refused(clrsym("inject", "-i", data, "-o", target), "-o|no regular file")
+        check(digest(data) == before and os.path.islink(link), "the input is hurt")
+        p = subprocess.run([program("clrsym"), "inject", "-i", "-", "-o", "-"], input="hello\n" * 100,
+                           capture_output=True, text=True, timeout=30)
+        refused(p, r"stdin: .*perf\.data")
         for args in (["--nonsense"], ["stray"], ["--trace"]):
             check(clrsym("inject", *args).returncode == 2, f"{args}: not 2")
         return line
@@ -762,8 +780,7 @@ def test_identity_pid_reused():
                 if new.pid != pid:
                     continue
                 new.readline(30)
-                p, out = try_inject(d, data)
-                return refused(p, rf"{pid}.*(exited|start|later|reused|another)", out)
+                return honest(d, data, pid, rf"{pid}.*(exited|start|later|reused|another)")
         raise Skip("the pid was never free at the right moment")
 
 
@@ -817,8 +834,7 @@ def test_identity_other_host():
             with recording(data, "-p", str(load.pid)):
                 time.sleep(0.3)
             other_host(data, moved)
-            p, out = try_inject(d, moved)
-            return refused(p, "host|machine", out)
+            return honest(d, moved, load.pid, "host|machine")
 
 
 def test_identity_one_of_two():
@@ -923,11 +939,18 @@ def test_image_dir():
             with recording(data, "-p", str(load.pid)):
                 run_shares(load)
             out, _ = inject(data, None, "--image-dir", images)
-        check(os.listdir(images), "no images")
+            everything = os.path.join(d, "everything")
+            os.mkdir(everything)
+            inject(data, data + ".all", "--image-dir", everything, "--all-bodies")
+        files = set(os.listdir(images))
+        check(files, "no images")
         check(not os.path.exists(os.path.join(cache_of(d), "clrsym")), "the cache was used, too")
         v = perf_truth.judge(perf_truth.script(out, buildid_dir=os.path.join(d, "none")),
                              perf_truth.Log(os.path.join(d, "a.tsv")), perf_truth.raw_dsos(data))
-        return judged(v, 200)
+        hit, known = (b"".join(subprocess.run(["readelf", "-W", "-s", f], capture_output=True, check=True).stdout
+                               for f in glob.glob(os.path.join(place, "*"))) for place in (images, everything))
+        check(b"Lab.Load.Io::ReadLine" in known and b"Lab.Load.Io::ReadLine" not in hit, "--all-bodies")
+        return f"{judged(v, 200)}; {hit.count(b' FUNC ')} symbols, of all bodies {known.count(b' FUNC ')}"
 
 
 def test_map_only():
@@ -969,7 +992,7 @@ def test_cache_and_prune():
         other = os.path.join(cache, ".build-id", "ab", "cd")
         os.symlink("../../elsewhere", other)
         with Load("hot", "20") as load:
-            time.sleep(0.5)
+            time.sleep(0.4)
             with recording(data, "-p", str(load.pid)):
                 time.sleep(0.3)
             _, closing = inject(data)
@@ -1001,7 +1024,7 @@ def test_default_cache_and_output():
     with folder() as d:
         env = dict(os.environ, HOME=d)
         with Load("hot", "20") as load:
-            time.sleep(0.5)
+            time.sleep(0.4)
             with recording(os.path.join(d, "perf.data"), "-p", str(load.pid), env=env):
                 time.sleep(0.3)
             p = clrsym("inject", cwd=d, env=env)

@@ -774,6 +774,44 @@ START_TEST(test_no_identifier)
 }
 END_TEST
 
+/* With sample_id_all here and not there an end may be an id or a name: not looked into. */
+START_TEST(test_trailers)
+{
+	static const struct {
+		uint64_t flags[2];
+		int code;
+	} cases[] = {
+		{ { ID_ALL, ID_ALL }, 0 },
+		{ { 0, 0 }, 0 },
+		{ { 0, ID_ALL }, PERFDATA_E_CORRUPT },
+		{ { ID_ALL, 0 }, PERFDATA_E_CORRUPT },
+	};
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(cases); i++) {
+		const struct attr attrs[] = {
+			{ S_IDENT | S_IP | S_TID, 0, cases[i].flags[0], { 11, 12 } },
+			{ S_IDENT | S_IP | S_TID | S_CHAIN, 0, cases[i].flags[1], { 21, 22 } },
+		};
+		_cleanup_(perfdata_freep) struct perfdata *p = NULL;
+		_cleanup_close_ int fd = -1;
+		_cleanup_buf_ struct buf records;
+		struct perfdata_record rec;
+		struct perfdata_id id;
+
+		buf_init(&records, SIZE_MAX);
+		put_numbered(&records, PERFDATA_LOST, 4);
+		/* an id only where there are ids */
+		set64(&records, records.len - 8, cases[i].flags[0] ? 21 : 0x2f2f2f2f2f2f2f2f);
+		fd = make_fd(attrs, 2, 128, &records);
+		p = open_good(fd, NULL);
+		ck_assert_int_eq(perfdata_next(p, &rec), 0);
+		ck_assert_int_eq(perfdata_parse_id(p, &rec, &id), cases[i].code);
+		ck_assert(cases[i].code || id.pid == (cases[i].flags[0] ? 3 : 0));
+	}
+}
+END_TEST
+
 /*
  * The order of newer `perf inject`: attrs and ids behind the features. And AUX data with its index,
  * trailing bytes, a gap before the first feature.
@@ -1398,6 +1436,7 @@ int main(void)
 	tcase_add_loop_test(made, test_read_format, 0, ARRAY_SIZE(reads));
 	tcase_add_test(made, test_ids);
 	tcase_add_test(made, test_no_identifier);
+	tcase_add_test(made, test_trailers);
 	tcase_add_test(made, test_moved);
 	tcase_add_loop_test(made, test_edit, 0, ARRAY_SIZE(edits));
 	tcase_add_test(made, test_edit_long);

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Recordings, damaged, through inject: cut at every record boundary (and inside), 10,000 random
+ * mutations. No crash, no failure of our own; what is written is whole. The check of one
+ * recording is that of the fuzz target.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "tests/fuzz/fuzz_inject.c"
+
+#define N_MUTATIONS 10000u
+
+static uint64_t state = 0x2545f4914f6cdd1du;
+
+static uint64_t draw(uint64_t below)
+{
+	state ^= state << 13;
+	state ^= state >> 7;
+	state ^= state << 17;
+	return state % below;
+}
+
+static uint8_t *read_all(const char *path, size_t *sizep)
+{
+	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+	struct stat st;
+	uint8_t *bytes;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return NULL;
+	bytes = malloc((size_t)st.st_size);
+	if (bytes && read(fd, bytes, (size_t)st.st_size) != st.st_size)
+		bytes = (free(bytes), NULL);
+	*sizep = (size_t)st.st_size;
+	return bytes;
+}
+
+static unsigned int cut(const uint8_t *bytes, size_t size)
+{
+	_cleanup_(perfdata_freep) struct perfdata *p = NULL;
+	_cleanup_close_ int fd = file_of(bytes, size);
+	struct perfdata_record rec;
+	unsigned int n = 0;
+
+	check(perfdata_open(&p, fd, NULL) == 0);
+	while (perfdata_next(p, &rec) == 0) {
+		LLVMFuzzerTestOneInput(bytes, rec.offset);
+		LLVMFuzzerTestOneInput(bytes, rec.offset + 4);
+		n += 2;
+	}
+	return n;
+}
+
+static void mutate(const uint8_t *bytes, size_t size, unsigned int times)
+{
+	_cleanup_free_ uint8_t *copy = malloc(size);
+
+	check(copy != NULL);
+	while (times--) {
+		uint64_t n = 1 + draw(4);
+
+		memcpy(copy, bytes, size);
+		while (n--)
+			copy[draw(size)] = draw(3) ? (uint8_t)draw(256) : (uint8_t)(draw(2) * 255);
+		LLVMFuzzerTestOneInput(copy, size);
+	}
+}
+
+int main(void)
+{
+	static const char *const names[] = {
+		"managed.data", "plain.data", "chains.data",     "buildid.data", "everywhere.data",
+		"mixed.data",   "pipe.data",  "compressed.data", "thread.data",  "mono.data",
+	};
+	const char *top = getenv("CLRSYM_PERFDATA");
+	unsigned int cuts = 0;
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(names); i++) {
+		_cleanup_free_ uint8_t *bytes = NULL;
+		char path[512];
+		size_t size;
+
+		snprintf(path, sizeof(path), "%s/%s", top ? top : "tests/fixtures/perfdata",
+			 names[i]);
+		bytes = read_all(path, &size);
+		if (!bytes) {
+			printf("torture_inject: cannot read %s\n", path);
+			return 1;
+		}
+		LLVMFuzzerTestOneInput(bytes, size);
+		cuts += cut(bytes, size);
+		mutate(bytes, size, N_MUTATIONS / (unsigned int)ARRAY_SIZE(names));
+	}
+	printf("torture_inject: %u cuts, %u mutations\n", cuts, N_MUTATIONS);
+	return 0;
+}
