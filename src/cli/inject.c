@@ -21,7 +21,10 @@ static void help(void)
 	       "the\n.NET processes in it that still run, unless their code comes from "
 	       "--trace.\n\n"
 	       "  -i, --input FILE        what perf record wrote; - for a pipe (perf.data)\n"
-	       "  -o, --output FILE       the copy; - for a pipe (perf.clrsym.data)\n"
+	       "  -o, --output FILE       the copy; - for a pipe (perf.clrsym.data); without -i "
+	       "and "
+	       "-o\n"
+	       "                          between two pipes: from one to the other\n"
 	       "      --trace [PID=]FILE  a recorded stream instead of attaching, e.g. a "
 	       ".nettrace of\n"
 	       "                          dotnet-trace; repeatable\n"
@@ -94,6 +97,13 @@ static const char *bad_image_dir(const char *dir)
 	return NULL;
 }
 
+static bool is_fifo(int fd)
+{
+	struct stat st;
+
+	return fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode);
+}
+
 int cli_inject(int argc, char **argv)
 {
 	enum {
@@ -128,11 +138,7 @@ int cli_inject(int argc, char **argv)
 	};
 	_cleanup_(sources_deinit) struct sources set = { 0 };
 	_cleanup_free_ char *image_dir = NULL;
-	struct recording_options opts = {
-		.in = "perf.data",
-		.out = "perf.clrsym.data",
-		.attach = true,
-	};
+	struct recording_options opts = { .attach = true };
 	bool pruning = false;
 	const char *bad;
 	int c, r;
@@ -181,5 +187,12 @@ int cli_inject(int argc, char **argv)
 		return cli_usage_error("inject", "no arguments but options");
 	if (pruning)
 		return prune(opts.buildid_dir);
+	/* between two pipes it is a filter, like perf inject */
+	if (!opts.in && !opts.out && is_fifo(STDIN_FILENO) && is_fifo(STDOUT_FILENO))
+		opts.in = opts.out = "-";
+	if (!opts.in)
+		opts.in = "perf.data";
+	if (!opts.out)
+		opts.out = "perf.clrsym.data";
 	return recording_inject(&set, &opts);
 }

@@ -10,7 +10,7 @@
 
 #include "tests/fuzz/fuzz_inject.c"
 
-#define N_MUTATIONS 10000u
+#define N_MUTATIONS 10000u /* INJECT_MUTATIONS: another number */
 
 static uint64_t state = 0x2545f4914f6cdd1du;
 
@@ -74,8 +74,8 @@ int main(void)
 		"managed.data", "plain.data", "chains.data",     "buildid.data", "everywhere.data",
 		"mixed.data",   "pipe.data",  "compressed.data", "thread.data",  "mono.data",
 	};
-	const char *top = getenv("CLRSYM_PERFDATA");
-	unsigned int cuts = 0;
+	const char *top = getenv("CLRSYM_PERFDATA"), *more = getenv("INJECT_MUTATIONS");
+	unsigned int cuts = 0, mutations = more ? (unsigned int)atol(more) : N_MUTATIONS;
 	size_t i;
 
 	for (i = 0; i < ARRAY_SIZE(names); i++) {
@@ -92,8 +92,8 @@ int main(void)
 		}
 		LLVMFuzzerTestOneInput(bytes, size);
 		cuts += cut(bytes, size);
-		mutate(bytes, size, N_MUTATIONS / (unsigned int)ARRAY_SIZE(names));
+		mutate(bytes, size, mutations / (unsigned int)ARRAY_SIZE(names));
 	}
-	printf("torture_inject: %u cuts, %u mutations\n", cuts, N_MUTATIONS);
+	printf("torture_inject: %u cuts, %u mutations\n", cuts, mutations);
 	return 0;
 }

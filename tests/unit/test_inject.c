@@ -964,7 +964,6 @@ int main(void)
 	SRunner *runner;
 	int failed;
 
-	tcase_set_timeout(t, 120);
 	tcase_add_test(t, test_pages);
 	tcase_add_test(t, test_nothing_to_do);
 	tcase_add_test(t, test_file);
