@@ -146,6 +146,8 @@
 #define CAP_INJECT_PAGES 4194304u
 /* Records of mappings, forks, execs and exits of one recording. */
 #define CAP_INJECT_EVENTS 16777216u
+/* Records to be inserted: some for each body that was hit and each mapping that covers it anew. */
+#define CAP_INJECT_INSERTS 8388608u
 /* Distinct names of mappings: text. */
 #define CAP_INJECT_NAME_BYTES MIB(64)
 /* Retired bodies of one target while a recording is under way. */

@@ -48,6 +48,25 @@ static bool unsafe(uint32_t c)
 	       c == 0xfeff;
 }
 
+/* How many bytes from the first on are printable ASCII: eight at a time, as nearly all are. */
+static size_t printable(const char *s, size_t len)
+{
+	const uint64_t ones = UINT64_C(0x0101010101010101), tops = ones << 7;
+	size_t i = 0;
+
+	for (; i + 8 <= len; i += 8) {
+		uint64_t v;
+
+		memcpy(&v, s + i, 8);
+		/* a top bit for each byte above 0x7e or below 0x20; carries only add some */
+		if (((v + ones) | v | (v - ones * 0x20)) & tops)
+			break;
+	}
+	while (i < len && s[i] >= 0x20 && s[i] < 0x7f)
+		i++;
+	return i;
+}
+
 int escape_line(struct buf *out, const char *s, size_t len, size_t max)
 {
 	size_t i = 0, run = 0, used = 0;
@@ -56,10 +75,16 @@ int escape_line(struct buf *out, const char *s, size_t len, size_t max)
 
 	/* runs of harmless characters are copied at once */
 	while (i < len) {
-		size_t n = utf8_next(s + i, len - i, &c);
-		bool replace = unsafe(c) || (n == 1 && c == 0xfffd);
-		size_t width = !replace ? n : c == 0xfffd ? 3 : 1;
+		size_t n = printable(s + i, MIN(len - i, max - used)), width;
+		bool replace;
 
+		i += n;
+		used += n;
+		if (i == len || used == max)
+			break;
+		n = utf8_next(s + i, len - i, &c);
+		replace = unsafe(c) || (n == 1 && c == 0xfffd);
+		width = !replace ? n : c == 0xfffd ? 3 : 1;
 		if (used + width > max)
 			break;
 		used += width;

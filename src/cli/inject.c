@@ -138,7 +138,7 @@ int cli_inject(int argc, char **argv)
 	};
 	_cleanup_(sources_deinit) struct sources set = { 0 };
 	_cleanup_free_ char *image_dir = NULL;
-	struct recording_options opts = { .attach = true };
+	struct recording_options opts = { .attach = true, .strict = true };
 	bool pruning = false;
 	const char *bad;
 	int c, r;

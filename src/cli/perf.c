@@ -451,7 +451,8 @@ static int record(struct perf_run *run, const char *perf, int argc, char **argv)
 	if (r == 0)
 		r = args ? run_perf(run, args) : -ENOMEM;
 	if (r < 0) {
-		log_error("%s", strerror(-r));
+		log_error("%s: %s", run->args.output ? run->args.output : "perf.data",
+			  strerror(-r));
 		return EXIT_FAILED;
 	}
 	if (run->spool_fd >= 0) {

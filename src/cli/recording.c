@@ -92,13 +92,29 @@ static int say(const char *path, int r)
 	return r;
 }
 
+static int write_all(int fd, const uint8_t *bytes, size_t n)
+{
+	while (n) {
+		ssize_t w = write(fd, bytes, n);
+
+		if (w < 0 && errno == EINTR)
+			continue;
+		if (w < 0)
+			return -errno;
+		bytes += w;
+		n -= (size_t)w;
+	}
+	return 0;
+}
+
 /* A file without a name, for as long as we live. */
 static int spool(int from)
 {
 	const char *dir = getenv("TMPDIR");
 	_cleanup_free_ uint8_t *bytes = malloc(READ_CHUNK);
 	_cleanup_close_ int fd = -1;
-	ssize_t n, done;
+	ssize_t n;
+	int r;
 
 	if (!bytes)
 		return -ENOMEM;
@@ -113,13 +129,9 @@ static int spool(int from)
 			return -errno;
 		if (n == 0)
 			return TAKE_FD(fd);
-		for (done = 0; done < n;) {
-			ssize_t w = write(fd, bytes + done, (size_t)(n - done));
-
-			if (w < 0)
-				return -errno;
-			done += w;
-		}
+		r = write_all(fd, bytes, (size_t)n);
+		if (r < 0)
+			return r;
 	}
 }
 
@@ -374,8 +386,8 @@ static int choose_source(struct recording *rec, size_t i)
 	if (program->ended) {
 		rec->quiet[i] = !program->runtime;
 		snprintf(rec->why[i], sizeof(rec->why[i]),
-			 "it has exited, and was not attached to while it ran (clrsym perf does "
-			 "that)");
+			 "it %s, and was not attached to while it ran (clrsym perf does that)",
+			 program->replaced ? "runs another program now (exec)" : "has exited");
 		return 0;
 	}
 	if (rec->distrust) {
@@ -549,14 +561,36 @@ static int put_images(struct recording *rec)
 	return r;
 }
 
+static int copy_bytes(int from, int to)
+{
+	_cleanup_free_ uint8_t *bytes = malloc(READ_CHUNK);
+	off_t at = 0;
+	ssize_t n;
+
+	if (!bytes)
+		return -ENOMEM;
+	while ((n = pread(from, bytes, READ_CHUNK, at)) > 0) {
+		int r = write_all(to, bytes, (size_t)n);
+
+		if (r < 0)
+			return r;
+		at += n;
+	}
+	return n < 0 ? -errno : 0;
+}
+
 /* -- output --------------------------------------------------------------------------- */
 
 static int rewrite_part(struct recording *rec, struct part *part, int fd)
 {
 	_cleanup_(perfdata_writer_freep) struct perfdata_writer *w = NULL;
+	bool idle = inject_is_idle(rec->inj);
 	int r = 0;
 
-	if (fd >= 0)
+	/* what has nothing for us goes through as it is, compressed or not */
+	if (fd >= 0 && idle)
+		r = copy_bytes(part->fd, fd);
+	else if (fd >= 0)
 		r = perfdata_writer_new(&w, part->data, fd);
 	if (r == 0)
 		r = inject_rewrite(rec->inj, part->data, w);
@@ -677,6 +711,23 @@ static void report_program(struct recording *rec, size_t i)
 		 program->pid, stats.unnamed, buf_cstr(&rec->text));
 }
 
+/* A recorded stream of a process that is not in the recording is a mistake. */
+static void report_unused(const struct recording *rec)
+{
+	const struct source *s;
+	size_t i;
+
+	for (s = rec->set->list; s; s = s->next) {
+		for (i = 0; s->trace && i < inject_n_programs(rec->inj); i++)
+			if (inject_program(rec->inj, i)->pid == (uint32_t)s->pid)
+				break;
+		if (s->trace && i == inject_n_programs(rec->inj))
+			log_warn("pid %d: has a recorded stream, but no record in %s "
+				 "(--trace PID=FILE says whose it is)",
+				 (int)s->pid, shown(rec->opts->in));
+	}
+}
+
 static void report(struct recording *rec)
 {
 	const char *where = rec->opts->inject.image_dir ? rec->opts->inject.image_dir
@@ -687,9 +738,10 @@ static void report(struct recording *rec)
 	uint64_t first, last;
 	size_t i, n = 0;
 
+	report_unused(rec);
 	inject_get_stats(rec->inj, &stats);
 	inject_get_span(rec->inj, &first, &last);
-	for (i = 0; i < inject_n_programs(rec->inj); i++) {
+	for (i = 0; rec->sources && i < inject_n_programs(rec->inj); i++) {
 		const struct source *s = rec->sources[i];
 
 		report_program(rec, i);
@@ -704,7 +756,7 @@ static void report(struct recording *rec)
 			 "(clrsym perf attaches before)");
 	for (i = 0; i < inject_n_programs(rec->inj) && rec->quiet && rec->quiet[i]; i++)
 		;
-	if (rec->quiet && i == inject_n_programs(rec->inj)) {
+	if (rec->quiet && i == inject_n_programs(rec->inj) && !n) {
 		log_info("%s: no sample is in a .NET program's managed code: nothing to name",
 			 rec->opts->dry_run ? "dry run" : shown(rec->opts->out));
 		return;
@@ -721,6 +773,29 @@ static void report(struct recording *rec)
 		 stats.managed + stats.unnamed + stats.no_code, n, n == 1 ? "" : "es", stats.hit,
 		 stats.with_bytes, stats.images, stats.images == 1 ? "" : "s", where ? " in " : "",
 		 where ? escape_terminal(where, strlen(where)) : "");
+}
+
+/* Managed code and no name for any of it. Says so. */
+static bool is_hopeless(struct recording *rec)
+{
+	size_t i, first = SIZE_MAX, n = 0;
+	char more[64] = "";
+
+	for (i = 0; rec->sources && i < inject_n_programs(rec->inj); i++) {
+		if (rec->sources[i])
+			return false;
+		if (rec->quiet[i])
+			continue;
+		first = MIN(first, i);
+		n++;
+	}
+	if (!n)
+		return false;
+	if (n > 1)
+		snprintf(more, sizeof(more), " (and %zu others)", n - 1);
+	log_error("pid %u%s: nothing can be named: %s", inject_program(rec->inj, first)->pid, more,
+		  rec->why[first]);
+	return true;
 }
 
 int recording_inject(struct sources *set, const struct recording_options *opts)
@@ -746,10 +821,12 @@ int recording_inject(struct sources *set, const struct recording_options *opts)
 	}
 	set_clock(&rec);
 	r = opts->inject.map_only ? 0 : gather(&rec);
+	if (r == 0 && opts->strict && is_hopeless(&rec))
+		return EXIT_FAILED;
 	if (r == 0)
 		r = inject_plan(rec.inj);
-	if (r < 0)
-		return say(opts->in, r), EXIT_FAILED;
+	if (r)
+		return say_data(&rec, &rec.parts[0], r), EXIT_FAILED;
 	if (!opts->dry_run && put_images(&rec))
 		return EXIT_FAILED;
 	if (rewrite(&rec))

@@ -14,6 +14,7 @@ struct recording_options {
 	bool dry_run;
 	bool no_code; /* images without code bytes */
 	bool attach;  /* to processes that no source is for */
+	bool strict;  /* fails when there is managed code and none of it can be named */
 	/* the recording's clock, measured while it was made; n = 0: measured now */
 	struct perfdata_clock_track track;
 };

@@ -156,6 +156,9 @@ struct clr_module {
 	struct clr_string native_build_id; /* V3 */
 };
 
+/* AssemblyFlags */
+#define CLR_ASSEMBLY_COLLECTIBLE 0x8u
+
 struct clr_assembly {
 	uint64_t assembly_id, app_domain_id, binding_id;
 	uint32_t flags;

@@ -83,6 +83,8 @@ struct codemap_info {
 	uint64_t load;      /* ns; 0 when open towards the past without bound */
 	uint64_t unload;    /* ns; UINT64_MAX while alive */
 	bool open_past;     /* load is a lower bound, not the moment of the load */
+	bool freeable;      /* open_past, and of a kind that can be freed: its address may have been
+			     * another body's before */
 	uint64_t announced; /* ns; its first announcement: load, or with open_past later */
 	uint32_t size, token, flags;
 	struct names_method name;
@@ -122,6 +124,12 @@ int codemap_module_unload(struct codemap *map, uint64_t module_id, uint64_t time
 /* Names a module; may come after its methods. path: UTF-8, copied. */
 int codemap_module(struct codemap *map, uint64_t module_id, uint64_t assembly_id, const char *path,
 		   size_t path_len, uint64_t time);
+
+/*
+ * A rundown says that an assembly is collectible: its bodies can be freed. Returns 0, -ENOMEM or
+ * FULL.
+ */
+int codemap_collectible(struct codemap *map, uint64_t assembly_id);
 
 /*
  * IL maps will come after all (a map made with no_il_maps): indexes what is alive. Returns 0 or

@@ -175,6 +175,10 @@ void codemap_body_info(const struct codemap *map, const struct codemap_body *bod
 		.token = body->token,
 		.flags = body->flags | (body->cold ? BODY_FLAG_COLD : 0),
 	};
+	info->freeable =
+		body->open_past &&
+		((body->flags & BODY_FLAG_DYNAMIC) ||
+		 (body->module && modules_is_collectible(&map->modules, mod->assembly_id)));
 	info->name.flags = info->flags;
 	info->name.ns = strings_text(&map->names, body->ns, &info->name.ns_len);
 	info->name.name = strings_text(&map->names, body->name, &info->name.name_len);

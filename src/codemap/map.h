@@ -116,10 +116,11 @@ size_t strings_sole_bytes(const struct strings *s, uint32_t id);
 /* -- Bodies ----------------------------------------------------------------------------- */
 
 /* Kept of MethodFlags: the low bits, and the cold extent. */
-#define BODY_FLAGS_MASK 0x3ffu
-#define BODY_FLAG_DYN   0x1u
-#define BODY_FLAG_JIT   0x8u
-#define BODY_FLAG_COLD  0x10000000u
+#define BODY_FLAGS_MASK   0x3ffu
+#define BODY_FLAG_DYN     0x1u
+#define BODY_FLAG_DYNAMIC 0x1u
+#define BODY_FLAG_JIT     0x8u
+#define BODY_FLAG_COLD    0x10000000u
 
 /* What ended a life. */
 enum body_end {
@@ -396,10 +397,14 @@ struct modules {
 	/* Unloaded, and perhaps without bodies: kept a while for late loads. */
 	uint32_t gone[MODULE_GONE_MAX];
 	uint32_t gone_head, gone_n;
+	/* assemblies that a rundown called collectible, sorted */
+	uint64_t *collectible;
+	uint32_t n_collectible, collectible_size;
 	uint64_t seed;
 	size_t total;
 };
 
+bool modules_is_collectible(const struct modules *ms, uint64_t assembly_id);
 void modules_init(struct modules *ms);
 void modules_deinit(struct modules *ms);
 /* The incarnation at that time, made if unknown; 0: *errorp says why. */

@@ -35,8 +35,57 @@ void modules_init(struct modules *ms)
 void modules_deinit(struct modules *ms)
 {
 	mem_free(&ms->total, ms->v);
+	mem_free(&ms->total, ms->collectible);
 	mem_free(&ms->total, ms->chains.heads);
 	*ms = (struct modules){ 0 };
+}
+
+/* Where an id is, or belongs. */
+static uint32_t collectible_find(const struct modules *ms, uint64_t assembly_id)
+{
+	uint32_t lo = 0, hi = ms->n_collectible;
+
+	while (lo < hi) {
+		uint32_t mid = lo + (hi - lo) / 2;
+
+		if (ms->collectible[mid] < assembly_id)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+bool modules_is_collectible(const struct modules *ms, uint64_t assembly_id)
+{
+	uint32_t i = collectible_find(ms, assembly_id);
+
+	return i < ms->n_collectible && ms->collectible[i] == assembly_id;
+}
+
+int codemap_collectible(struct codemap *map, uint64_t assembly_id)
+{
+	struct modules *ms = &map->modules;
+	uint32_t i = collectible_find(ms, assembly_id);
+
+	if (modules_is_collectible(ms, assembly_id))
+		return 0;
+	if (ms->n_collectible >= CAP_MODULES)
+		return CODEMAP_E_FULL;
+	if (ms->n_collectible == ms->collectible_size) {
+		uint32_t size = ms->collectible_size * 2 + 16;
+		uint64_t *ids = mem_realloc(&ms->total, ms->collectible, size * sizeof(*ids));
+
+		if (!ids)
+			return -ENOMEM;
+		ms->collectible = ids;
+		ms->collectible_size = size;
+	}
+	memmove(&ms->collectible[i + 1], &ms->collectible[i],
+		(ms->n_collectible - i) * sizeof(*ms->collectible));
+	ms->collectible[i] = assembly_id;
+	ms->n_collectible++;
+	return 0;
 }
 
 static void module_free(struct codemap *map, uint32_t m)

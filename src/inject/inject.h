@@ -50,6 +50,7 @@ struct inject_program {
 	uint64_t last_ns; /* its end, or its last record */
 	bool started;     /* its fork or exec is in the recording */
 	bool ended;       /* so is its end: exit, or exec of another program */
+	bool replaced;    /* it was that exec */
 	bool runtime;     /* mappings that only .NET has are there */
 	bool maybe;       /* executable anonymous memory is: any JIT's */
 	bool sampled;     /* some address lies in a mapping that may hold managed code */
@@ -120,8 +121,11 @@ int inject_each_hit(const struct inject *inj, size_t program, const struct codem
 /* A program's code; programs without stay as they are recorded. */
 void inject_set_code(struct inject *inj, size_t program, const struct inject_code *code);
 
-/* Decides what to write. Returns 0 or -errno. */
+/* Decides what to write. Returns 0, -errno or INJECT_E_FULL. */
 int inject_plan(struct inject *inj);
+
+/* Nothing is changed or inserted: a plain copy will do. */
+bool inject_is_idle(const struct inject *inj);
 
 /* The images to be put in place before anything is read by perf. */
 size_t inject_n_images(const struct inject *inj);

@@ -184,6 +184,18 @@ static struct image *file_image(struct plan *plan, const struct map_record *m)
 	return image;
 }
 
+/* A single-file program maps DLLs as parts of itself. */
+static int also_managed(struct program *p, const struct map_record *m)
+{
+	if (inject_is_managed(p, m->addr, m->addr + m->len))
+		return 0;
+	if (!VEC_ROOM(&p->managed))
+		return -ENOMEM;
+	p->managed.items[p->managed.n++] = (struct span){ m->addr, m->addr + m->len };
+	spans_tidy(p->managed.items, &p->managed.n);
+	return 0;
+}
+
 static int plan_file_body(struct plan *plan, const struct map_record *m,
 			  const struct codemap_body *body, const struct codemap_info *info,
 			  bool hit)
@@ -192,7 +204,7 @@ static int plan_file_body(struct plan *plan, const struct map_record *m,
 
 	if (!image)
 		image = file_image(plan, m);
-	if (!image)
+	if (!image || also_managed(plan->program, m) < 0)
 		return -ENOMEM;
 	if (m == plan->file)
 		plan->file_image = image;
@@ -255,6 +267,16 @@ static uint64_t to_file(const struct inject_code *code, uint64_t ns)
 }
 
 /*
+ * Since when a body counts, in the recording's time. What only a rundown knows was there before,
+ * for a time that nobody can tell; if it is of a kind that can be freed, its address may have been
+ * another's before: then it counts from its announcement on.
+ */
+uint64_t inject_since(const struct inject_code *code, const struct codemap_info *info)
+{
+	return to_file(code, info->freeable ? info->announced : info->load);
+}
+
+/*
  * What is alive at the end has been since its load. But a pid's other programs may have had
  * something else there, and samples outside of managed memory are not counted at all.
  */
@@ -268,7 +290,7 @@ static int settle(struct plan *plan, const struct codemap_info *info)
 	    !inject_is_managed(plan->program, info->start, end))
 		return 0;
 	return pages_settle(&plan->inj->pages, pid->pid, info->start, end,
-			    code->to_file_ns ? to_file(code, info->load) : 0);
+			    code->to_file_ns ? inject_since(code, info) : 0);
 }
 
 static int plan_body(void *data, const struct codemap_body *cb)
@@ -309,7 +331,7 @@ static int plan_body(void *data, const struct codemap_body *cb)
 		.hit = hit,
 	};
 	if (code->to_file_ns) {
-		body->load = to_file(code, info.load);
+		body->load = inject_since(code, &info);
 		body->unload = to_file(code, info.unload);
 	} else if (info.unload != UINT64_MAX) {
 		return 0; /* without times only the last known state can be told */
@@ -449,8 +471,8 @@ static int cover_add(struct plan *plan, const struct covered *add)
 }
 
 /*
- * What a record of runtime memory adds to the same memory that is known already: one piece, or
- * all of it when that cannot be told in one.
+ * What a record of runtime memory adds to the same memory that is known already: one piece; its
+ * first byte when it adds nothing; all of it when that cannot be told in one.
  */
 static struct span cover_new(const struct plan *plan, const struct covered *add)
 {
@@ -470,6 +492,8 @@ static struct span cover_new(const struct plan *plan, const struct covered *add)
 			n = 2; /* something else was there */
 		at = c ? MIN(c->hi, add->hi) : add->hi;
 	}
+	if (n == 0)
+		return (struct span){ add->lo, add->lo + 1 };
 	return n == 1 ? piece : (struct span){ add->lo, add->hi };
 }
 
@@ -494,6 +518,8 @@ static int insert_range(struct plan *plan, uint64_t time, uint32_t seq, const st
 		.pgoff = base ? base_offset(plan, b->start) : b->addr,
 	};
 
+	if (inj->by_time.n + inj->by_seq.n >= CAP_INJECT_INSERTS)
+		return INJECT_E_FULL;
 	if (seq == NO_INDEX) {
 		if (!VEC_ROOM(&inj->by_time))
 			return -ENOMEM;
@@ -587,25 +613,21 @@ static int plan_change(struct plan *plan, const struct change *change)
 }
 
 /*
- * Memory whose records are missing (perf -t sees only what its own threads map): what was always
- * there comes right after the program's first record.
+ * Memory whose records are missing or late: perf -t sees only what its own threads map, and memory
+ * that mprotect makes executable shows only with the next change of its mapping. What was always
+ * there and has no record by now comes right after this one.
  */
-static int plan_orphans(struct plan *plan)
+static int plan_orphans(struct plan *plan, const struct map_record *m)
 {
-	const struct program *p = plan->program;
-	size_t i, j = 0;
+	size_t i, c;
 	int r = 0;
 
-	if (p->first_map == NO_INDEX)
-		return 0;
 	for (i = 0; i < plan->live.n && r == 0; i++) {
 		const struct body *b = &plan->bodies.items[plan->live.items[i]];
 
-		while (j < p->managed.n && p->managed.items[j].hi <= b->start)
-			j++;
-		if (j == p->managed.n || p->managed.items[j].lo >= b->end)
-			r = insert_range(plan, plan->inj->maps.items[p->first_map].time,
-					 plan->inj->maps.items[p->first_map].seq, b, false);
+		c = covered_find(plan, b->start);
+		if (c == plan->covered.n || plan->covered.items[c].lo >= b->end)
+			r = insert_range(plan, m->time, m->seq, b, false);
 	}
 	return r;
 }
@@ -615,19 +637,23 @@ static int plan_play(struct plan *plan)
 {
 	struct inject *inj = plan->inj;
 	uint32_t m = plan->program->first_map;
+	bool orphans = false;
 	size_t c = 0;
 	int r = 0;
 
 	while (c < plan->changes.n && !plan->changes.items[c].time && r == 0)
 		r = plan_change(plan, &plan->changes.items[c++]);
-	if (r == 0)
-		r = plan_orphans(plan);
 	while (r == 0 && (m != NO_INDEX || c < plan->changes.n)) {
 		const struct map_record *map = m != NO_INDEX ? &inj->maps.items[m] : NULL;
 
 		if (map && (c == plan->changes.n || map->time <= plan->changes.items[c].time)) {
 			r = plan_map(plan, map);
 			m = map->next;
+			/* the last of those that were there from the start, or the first of all */
+			if (r == 0 && !orphans && (m == NO_INDEX || inj->maps.items[m].time)) {
+				r = plan_orphans(plan, map);
+				orphans = true;
+			}
 		} else {
 			r = plan_change(plan, &plan->changes.items[c++]);
 		}
@@ -653,7 +679,7 @@ static int plan_program(struct inject *inj, uint32_t index)
 	r = codemap_each(plan.program->code.map, plan_body, &plan);
 	if (r == 0)
 		r = plan_changes(&plan, first);
-	if (r < 0)
+	if (r < 0 || !plan.bodies.n)
 		return r;
 	snprintf(label, sizeof(label), "jit-%u", plan.program->info.pid);
 	image = image_new(inj, plan.program->code.machine, label);
@@ -808,12 +834,17 @@ int inject_plan(struct inject *inj)
 		r = plan_finish_image(inj, &inj->images.items[i]);
 	if (r == 0)
 		r = plan_file_records(inj);
-	if (r < 0)
+	if (r)
 		return r;
 	vec_sort(inj->edits.items, inj->edits.n, sizeof(*inj->edits.items), edit_compare);
 	sort_inserts(inj->by_seq.items, inj->by_seq.n);
 	sort_inserts(inj->by_time.items, inj->by_time.n);
 	return 0;
+}
+
+bool inject_is_idle(const struct inject *inj)
+{
+	return !inj->edits.n && !inj->by_seq.n && !inj->by_time.n;
 }
 
 size_t inject_n_images(const struct inject *inj)

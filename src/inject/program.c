@@ -126,6 +126,10 @@ static int program_event(struct inject *inj, const struct event *e)
 			program_add_map(inj, p, e->arg);
 		break;
 	case EVENT_EXEC:
+		if (info->last_program != NO_INDEX) {
+			p = &inj->programs.items[info->last_program];
+			p->info.replaced = !p->info.ended;
+		}
 		p = program_start(inj, info, e->time, NO_INDEX);
 		if (p)
 			p->info.started = true;
@@ -179,7 +183,7 @@ static int span_compare(const void *ap, const void *bp)
 }
 
 /* Sorts and joins. */
-static void spans_tidy(struct span *spans, size_t *np)
+void spans_tidy(struct span *spans, size_t *np)
 {
 	size_t i, n = 0;
 

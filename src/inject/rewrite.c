@@ -20,11 +20,19 @@ static enum codemap_miss look_up(const struct program *p, uint64_t addr, uint64_
 {
 	enum codemap_miss miss = CODEMAP_HIT;
 
-	if (p->code.to_map_ns)
-		codemap_lookup_at(p->code.map, addr, p->code.to_map_ns(p->code.clock, time), &miss);
-	else
-		codemap_lookup(p->code.map, addr, &miss);
-	return miss;
+	const struct inject_code *code = &p->code;
+	const struct codemap_body *body;
+	struct codemap_info info;
+
+	if (!code->to_map_ns) {
+		codemap_lookup(code->map, addr, &miss);
+		return miss;
+	}
+	body = codemap_lookup_at(code->map, addr, code->to_map_ns(code->clock, time), &miss);
+	if (!body)
+		return miss;
+	codemap_body_info(code->map, body, &info);
+	return inject_since(code, &info) > time ? CODEMAP_MISS_NOT_YET : CODEMAP_HIT;
 }
 
 static void count_sample(struct inject *inj, const struct perfdata_sample *s)

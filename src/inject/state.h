@@ -167,9 +167,12 @@ struct pid_info *inject_pid(const struct inject *inj, uint32_t pid);
 struct pid_info *inject_pid_get(struct inject *inj, uint32_t pid);
 const char *inject_name(const struct inject *inj, uint32_t name);
 
+/* Sorts and joins. */
+void spans_tidy(struct span *spans, size_t *np);
 /* Is an address of [start, end) in the recording, for this program or one forked from it? */
 bool inject_hits(const struct inject *inj, uint32_t program, uint64_t start, uint64_t end);
 /* Is all of [start, end) memory that may hold managed code? */
 bool inject_is_managed(const struct program *p, uint64_t start, uint64_t end);
+uint64_t inject_since(const struct inject_code *code, const struct codemap_info *info);
 /* The program of a pid at a time (0: the only thing known is the pid). */
 struct program *inject_program_at(struct inject *inj, uint32_t pid, uint64_t time);

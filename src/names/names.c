@@ -98,6 +98,9 @@ static size_t tidy(char *text, size_t len)
 	unsigned int n_skip = 0;
 	char *out = text;
 
+	/* without a blank there is no remark, either */
+	if (!memchr(text, ' ', len) && !memchr(text, ';', len))
+		return len;
 	while (s < end) {
 		if (n_skip && s == skip[n_skip - 1]) {
 			n_skip--;
@@ -184,9 +187,12 @@ static int append(struct buf *out, const struct names_method *m, enum names_styl
 	args = style == NAMES_FULL ? arguments(m, &len) : NULL;
 	if (args)
 		r = append_part(out, args, len);
-	if (r == 0 && tiers_too)
-		r = buf_printf(out, "[%s]", names_tier(m->flags));
-	return r;
+	if (r < 0 || !tiers_too)
+		return r;
+	r = buf_putc(out, '[');
+	if (r == 0)
+		r = buf_puts(out, names_tier(m->flags));
+	return r < 0 ? r : buf_putc(out, ']');
 }
 
 int names_append(struct buf *out, const struct names_method *m, enum names_style style,

@@ -205,6 +205,16 @@ static int feed_module(struct feed *feed, const struct clr_event *ev, uint64_t t
 	return r < 0 ? r : 0;
 }
 
+/* Live ones need no mark: their methods' loads and unloads are told. */
+static int feed_assembly(struct feed *feed, const struct clr_event *ev)
+{
+	int r = 0;
+
+	if (ev->rundown && (ev->assembly.flags & CLR_ASSEMBLY_COLLECTIBLE))
+		r = codemap_collectible(feed->map, ev->assembly.assembly_id);
+	return MIN(r, 0);
+}
+
 static int feed_event(void *data, const struct nettrace_event *nev)
 {
 	struct feed *feed = data;
@@ -225,6 +235,7 @@ static int feed_event(void *data, const struct nettrace_event *nev)
 	case CLR_METHOD_RUNDOWN:
 	case CLR_IL_MAP:
 	case CLR_MODULE:
+	case CLR_ASSEMBLY:
 	case CLR_RUNDOWN_MARK: break;
 	default: return 0; /* nothing to learn for the map: not even decoded */
 	}
@@ -242,6 +253,7 @@ static int feed_event(void *data, const struct nettrace_event *nev)
 	case CLR_METHOD_UNLOAD: return feed_unload(feed, &ev, time);
 	case CLR_IL_MAP: return feed_il_map(feed, &ev, nev, time);
 	case CLR_MODULE: return feed_module(feed, &ev, time);
+	case CLR_ASSEMBLY: return feed_assembly(feed, &ev);
 	case CLR_RUNDOWN_MARK:
 		if (ev.id == 146)
 			feed->stats.rundown_complete_mark = true;

@@ -20,7 +20,8 @@ Sample = collections.namedtuple("Sample", "comm pid tid ns ip sym dso")
 HEAD = re.compile(r"(.*?)\s+(-?\d+)/(-?\d+)\s+(?:(\d+)\.(\d{9}):)?\s+([0-9a-f]+) (.*)")
 
 # perf's names for memory that holds compiled or precompiled code
-MANAGED = re.compile(r"//anon|/tmp/perf-\d+\.map|\[anon:.*\]|(/|\[)?memfd:doublemapper.*|\[\.NET.*\]|.*\.dll( \(deleted\))?|\[unknown\]")
+MANAGED = re.compile(r"//anon|/tmp/perf-\d+\.map|\[anon:.*\]|/?memfd:doublemapper.*|\[\.NET.*\]|"
+                     r".*\.dll( \(deleted\))?|\[unknown\]")
 # Between a round's two times, but not in its loop: how the loop is entered.
 AROUND = re.compile(r"Lab\.Load\.Shares(\+.*)?::.*|System\.String::GetHashCode|"
                     r"System\.Diagnostics\.Stopwatch::(GetTimestamp|QueryPerformanceCounter)|dynamicClass::IL_STUB.*")

@@ -99,6 +99,9 @@ static int finish(struct elf_image *image, uint8_t id[ELF_BUILD_ID_SIZE])
 	return fd;
 }
 
+/* Before them are the null one and the comma. */
+#define FIRST_BODY 2
+
 static const Elf64_Sym *symbol(const struct file *f, size_t i)
 {
 	ck_assert_uint_lt(i, f->symtab->sh_size / sizeof(Elf64_Sym));
@@ -162,13 +165,16 @@ START_TEST(test_symbols)
 
 	fd = write_bodies(EM_X86_64, id, &f);
 	ck_assert_uint_eq(f.symtab->sh_type, SHT_SYMTAB);
-	ck_assert_uint_eq(f.symtab->sh_info, 1);
+	ck_assert_uint_eq(f.symtab->sh_info, FIRST_BODY);
 	ck_assert_ptr_eq(&f.shdrs[f.symtab->sh_link], f.strtab);
-	ck_assert_uint_eq(f.symtab->sh_size, (ARRAY_SIZE(bodies) + 1) * sizeof(Elf64_Sym));
+	ck_assert_uint_eq(f.symtab->sh_size, (ARRAY_SIZE(bodies) + FIRST_BODY) * sizeof(Elf64_Sym));
+	ck_assert_str_eq(symbol_name(&f, 1), ",");
+	ck_assert_uint_eq(symbol(&f, 1)->st_info, ELF64_ST_INFO(STB_LOCAL, STT_NOTYPE));
+	ck_assert_uint_eq(symbol(&f, 1)->st_shndx, SHN_ABS);
 	for (i = 0; i < ARRAY_SIZE(bodies); i++) {
-		const Elf64_Sym *sym = symbol(&f, i + 1);
+		const Elf64_Sym *sym = symbol(&f, FIRST_BODY + i);
 
-		ck_assert_str_eq(symbol_name(&f, i + 1), bodies[i].name);
+		ck_assert_str_eq(symbol_name(&f, FIRST_BODY + i), bodies[i].name);
 		ck_assert_uint_eq(sym->st_value, bodies[i].addr);
 		ck_assert_uint_eq(sym->st_size, bodies[i].size);
 		ck_assert_uint_eq(sym->st_info, ELF64_ST_INFO(STB_GLOBAL, STT_FUNC));
@@ -216,8 +222,8 @@ START_TEST(test_names_only)
 	ck_assert_uint_eq(f.text->sh_type, SHT_NOBITS);
 	ck_assert_uint_eq(f.text->sh_addr, f.text->sh_offset);
 	ck_assert_uint_eq(f.text->sh_size, far.addr + far.size - BASE);
-	ck_assert_uint_eq(symbol(&f, 2)->st_value, far.addr);
-	ck_assert_str_eq(symbol_name(&f, 2), "far");
+	ck_assert_uint_eq(symbol(&f, FIRST_BODY + 1)->st_value, far.addr);
+	ck_assert_str_eq(symbol_name(&f, FIRST_BODY + 1), "far");
 }
 END_TEST
 
@@ -230,7 +236,7 @@ START_TEST(test_empty)
 
 	read_back(fd, &f);
 	ck_assert_uint_eq(f.text->sh_size, 0);
-	ck_assert_uint_eq(f.symtab->sh_size, sizeof(Elf64_Sym));
+	ck_assert_uint_eq(f.symtab->sh_size, FIRST_BODY * sizeof(Elf64_Sym));
 }
 END_TEST
 
@@ -289,9 +295,9 @@ START_TEST(test_order_is_nothing)
 		ck_assert_uint_eq(f.size, want.size);
 		ck_assert_mem_eq(f.bytes, want.bytes, f.size);
 	}
-	ck_assert_str_eq(symbol_name(&want, 1), "first");
-	ck_assert_str_eq(symbol_name(&want, 2), "z");
-	ck_assert_str_eq(symbol_name(&want, ARRAY_SIZE(shuffled)), "last");
+	ck_assert_str_eq(symbol_name(&want, FIRST_BODY), "first");
+	ck_assert_str_eq(symbol_name(&want, FIRST_BODY + 1), "z");
+	ck_assert_str_eq(symbol_name(&want, FIRST_BODY + ARRAY_SIZE(shuffled) - 1), "last");
 }
 END_TEST
 
@@ -382,9 +388,9 @@ START_TEST(test_names)
 	ck_assert_int_eq(elf_image_add(image, BASE + 3, 1, "\0here", 5, NULL), ELF_IMAGE_E_INVALID);
 	fd = finish(image, id);
 	read_back(fd, &f);
-	ck_assert_str_eq(symbol_name(&f, 1), longest);
-	ck_assert_str_eq(symbol_name(&f, 2), "cut");
-	ck_assert_str_eq(symbol_name(&f, 3), "shorter");
+	ck_assert_str_eq(symbol_name(&f, FIRST_BODY), longest);
+	ck_assert_str_eq(symbol_name(&f, FIRST_BODY + 1), "cut");
+	ck_assert_str_eq(symbol_name(&f, FIRST_BODY + 2), "shorter");
 }
 END_TEST
 
@@ -432,7 +438,7 @@ START_TEST(test_write_only_fd)
 	ck_assert_int_eq(elf_image_finish(image, id), 0);
 	ck_assert_int_eq(elf_image_write(image, fd), 0);
 	read_back(made_fd, &f);
-	ck_assert_str_eq(symbol_name(&f, 1), bodies[0].name);
+	ck_assert_str_eq(symbol_name(&f, FIRST_BODY), bodies[0].name);
 }
 END_TEST
 

@@ -516,8 +516,9 @@ static struct codemap *new_map(void)
 	return map;
 }
 
-#define FLAGS_JIT 0x208u
-#define FLAGS_R2R 0x0u
+#define FLAGS_JIT     0x208u
+#define FLAGS_R2R     0x0u
+#define FLAGS_DYNAMIC 0x1u
 
 static void load(struct codemap *map, bool rundown, uint64_t method, uint64_t start, uint32_t size,
 		 uint64_t time, uint32_t flags)
@@ -885,6 +886,50 @@ START_TEST(test_memory_without_record)
 }
 END_TEST
 
+/* mprotect makes memory executable, and the record of it comes with the next change. */
+START_TEST(test_late_record)
+{
+	struct recording rec = { 0 };
+	struct codemap *map = new_map();
+	struct source source = { 100, 0, map };
+
+	load(map, true, 1, HEAP + 0x1000, 0x100, 5000, FLAGS_JIT);
+	add_map(&rec, 990, 100, HEAP, 0x1000, 0, "//anon", 0);
+	add_sample(&rec, 1000, 100, HEAP + 0x1008);
+	add_map(&rec, 1010, 100, HEAP, 0x2000, 0, "//anon", 0);
+	add_sample(&rec, 1020, 100, HEAP + 0x1008);
+	expect(&rec, &source, 1, true, "100:N::m1 100:N::m1 ", NULL);
+	free(rec.records);
+	codemap_free(map);
+}
+END_TEST
+
+/* What can be freed and is known only from a rundown may not have been there before it. */
+START_TEST(test_freeable)
+{
+	struct recording rec = { 0 };
+	struct codemap *map = new_map();
+	struct source source = { 100, 0, map };
+	struct inject_stats stats;
+
+	load(map, true, 1, HEAP, 0x100, 1005, FLAGS_JIT | FLAGS_DYNAMIC);
+	load(map, true, 2, HEAP + 0x100, 0x100, 1005, FLAGS_JIT);
+	add_map(&rec, 0, 100, HEAP, 0x1000, 0x10000, RUNTIME, 77);
+	add_sample(&rec, 1000, 100, HEAP + 8);
+	add_sample(&rec, 1001, 100, HEAP + 0x108);
+	add_sample(&rec, 1010, 100, HEAP + 8);
+	expect(&rec, &source, 1, true, "100: 100:N::m2 100:N::m1 ", &stats);
+	ck_assert_uint_eq(stats.managed, 2);
+	ck_assert_uint_eq(stats.missed[CODEMAP_MISS_NOT_YET], 1);
+	/* of a collectible assembly, too; whatever order that is told in */
+	codemap_module(map, 1, 4711, "/x.dll", 6, 1005);
+	codemap_collectible(map, 4711);
+	expect(&rec, &source, 1, true, "100: 100: 100:N::m1 ", NULL);
+	free(rec.records);
+	codemap_free(map);
+}
+END_TEST
+
 /* The heap of W^X off has no name; ours must not send perf to the perf map. */
 START_TEST(test_anonymous)
 {
@@ -972,6 +1017,8 @@ int main(void)
 	tcase_add_test(t, test_no_times);
 	tcase_add_test(t, test_memory_without_record);
 	tcase_add_test(t, test_anonymous);
+	tcase_add_test(t, test_late_record);
+	tcase_add_test(t, test_freeable);
 	tcase_add_test(t, test_histories);
 	suite_add_tcase(s, t);
 	runner = srunner_create(s);
