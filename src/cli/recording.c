@@ -58,6 +58,8 @@ struct recording {
 	const char *distrust;
 	struct buildid_cache *cache;
 	struct buf text;
+	const char *doing;  /* for the progress line */
+	unsigned int shown; /* percent; 0: no line is there */
 };
 
 static void recording_deinit(struct recording *rec)
@@ -82,6 +84,26 @@ static void recording_deinit(struct recording *rec)
 static const char *shown(const char *path)
 {
 	return strcmp(path, "-") == 0 ? "stdin" : escape_terminal(path, strlen(path));
+}
+
+/* -- progress --------------------------------------------------------------------------- */
+
+static void show_progress(void *data, uint64_t done, uint64_t size)
+{
+	struct recording *rec = data;
+	unsigned int percent = size ? (unsigned int)(done * 100 / size) : 0;
+
+	if (percent == rec->shown)
+		return;
+	rec->shown = percent;
+	fprintf(stderr, "\r%s %u %%", rec->doing, percent);
+}
+
+static void end_progress(struct recording *rec)
+{
+	if (rec->shown)
+		fprintf(stderr, "\r\033[K");
+	rec->shown = 0;
 }
 
 /* -- opening -------------------------------------------------------------------------- */
@@ -233,10 +255,16 @@ static int say_data(const struct recording *rec, const struct part *part, int r)
 
 static int scan(struct recording *rec)
 {
+	struct inject_options opts = rec->opts->inject;
 	size_t i;
 	int r;
 
-	r = inject_new(&rec->inj, &rec->opts->inject);
+	if (isatty(STDERR_FILENO)) {
+		opts.progress = show_progress;
+		opts.progress_data = rec;
+	}
+	rec->doing = "reading";
+	r = inject_new(&rec->inj, &opts);
 	if (r < 0)
 		return say(rec->opts->in, r);
 	for (i = 0; i < rec->n_parts; i++) {
@@ -245,6 +273,7 @@ static int scan(struct recording *rec)
 		r = perfdata_open(&part->data, part->fd, i ? rec->parts[0].data : NULL);
 		if (r == 0)
 			r = inject_scan(rec->inj, part->data);
+		end_progress(rec);
 		if (r)
 			return say_data(rec, part, r);
 	}
@@ -592,8 +621,10 @@ static int rewrite_part(struct recording *rec, struct part *part, int fd)
 		r = copy_bytes(part->fd, fd);
 	else if (fd >= 0)
 		r = perfdata_writer_new(&w, part->data, fd);
+	rec->doing = "writing";
 	if (r == 0)
 		r = inject_rewrite(rec->inj, part->data, w);
+	end_progress(rec);
 	if (r == 0 && w)
 		r = perfdata_writer_finish(w);
 	if (r < 0)

@@ -8,6 +8,8 @@
 #include <errno.h>
 #include <string.h>
 
+#define PROGRESS_RECORDS 65536u
+
 int inject_new(struct inject **outp, const struct inject_options *opts)
 {
 	struct inject *inj = calloc(1, sizeof(*inj));
@@ -306,6 +308,13 @@ bool inject_hits(const struct inject *inj, uint32_t program, uint64_t start, uin
 			return true;
 	}
 	return false;
+}
+
+void inject_progress(struct inject *inj, const struct perfdata *part,
+		     const struct perfdata_record *rec)
+{
+	if (inj->opts.progress && ++inj->n_records % PROGRESS_RECORDS == 0)
+		inj->opts.progress(inj->opts.progress_data, rec->offset, perfdata_size(part));
 }
 
 /* -- what the caller asks ------------------------------------------------------------- */
