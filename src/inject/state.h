@@ -152,6 +152,7 @@ struct inject {
 	struct buf names;
 	uint64_t order;
 	uint32_t seq;
+	uint64_t n_records; /* read, in both readings */
 	uint64_t first_ns, last_ns;
 	uint64_t kernel_start;
 	struct inject_stats stats;
