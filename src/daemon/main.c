@@ -85,7 +85,6 @@ static void help(void)
 	       "repeatable\n" ATTACH_OPTIONS_HELP
 	       "      --lines                 keep IL maps (line numbers): longer rundowns\n"
 	       "      --min-rundown-gap S     seconds between rundowns after lost events (60)\n"
-	       "runtime's\n"
 	       "  -v, --verbose               say more\n"
 	       "      --version               print the version\n");
 }
