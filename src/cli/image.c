@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "base/caps.h"
-#include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
 #include "base/number.h"
@@ -194,19 +193,17 @@ static void help(void)
 	       "                          memfd:doublemapper or System.Private.CoreLib.dll\n"
 	       "      --names short|full  Ns.Type::Method, or with its arguments (short)\n"
 	       "      --no-tiers          no [Tier] behind names\n"
-	       "      --no-daemon         attach although clrsymd or clrsym is attached already\n\n"
-	       "It prints how gdb puts it in place: add-symbol-file FILE -o OFFSET\n");
+	       "\nIt prints how gdb puts it in place: add-symbol-file FILE -o OFFSET\n");
 }
 
 int cli_image(int argc, char **argv)
 {
-	enum { OPT_MAPPING = 256, OPT_NAMES, OPT_NO_TIERS, OPT_NO_DAEMON };
+	enum { OPT_MAPPING = 256, OPT_NAMES, OPT_NO_TIERS };
 	static const struct option options[] = {
 		{ "output", required_argument, NULL, 'o' },
 		{ "mapping", required_argument, NULL, OPT_MAPPING },
 		{ "names", required_argument, NULL, OPT_NAMES },
 		{ "no-tiers", no_argument, NULL, OPT_NO_TIERS },
-		{ "no-daemon", no_argument, NULL, OPT_NO_DAEMON },
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
@@ -232,7 +229,6 @@ int cli_image(int argc, char **argv)
 				return cli_usage_error("image", "--names takes short or full");
 			break;
 		case OPT_NO_TIERS: run.tiers = false; break;
-		case OPT_NO_DAEMON: set.beside_others = true; break;
 		case 'h': help(); return cli_flush();
 		default: return cli_usage_hint("image");
 		}

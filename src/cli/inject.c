@@ -39,7 +39,6 @@ static void help(void)
 	       "      --map-only          only rename managed mappings to //anon, for "
 	       "/tmp/perf-PID.map\n"
 	       "      --dry-run           write nothing, say what would be named\n"
-	       "      --no-daemon         attach although clrsymd or clrsym is attached already\n"
 	       "      --prune             remove all images that were ever put into the cache\n");
 }
 
@@ -116,7 +115,6 @@ int cli_inject(int argc, char **argv)
 		OPT_NO_TIERS,
 		OPT_MAP_ONLY,
 		OPT_DRY_RUN,
-		OPT_NO_DAEMON,
 		OPT_PRUNE,
 	};
 	static const struct option options[] = {
@@ -131,7 +129,6 @@ int cli_inject(int argc, char **argv)
 		{ "no-tiers", no_argument, NULL, OPT_NO_TIERS },
 		{ "map-only", no_argument, NULL, OPT_MAP_ONLY },
 		{ "dry-run", no_argument, NULL, OPT_DRY_RUN },
-		{ "no-daemon", no_argument, NULL, OPT_NO_DAEMON },
 		{ "prune", no_argument, NULL, OPT_PRUNE },
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
@@ -177,7 +174,6 @@ int cli_inject(int argc, char **argv)
 		case OPT_NO_TIERS: opts.inject.no_tiers = true; break;
 		case OPT_MAP_ONLY: opts.inject.map_only = true; break;
 		case OPT_DRY_RUN: opts.dry_run = true; break;
-		case OPT_NO_DAEMON: set.beside_others = true; break;
 		case OPT_PRUNE: pruning = true; break;
 		case 'h': help(); return cli_flush();
 		default: return cli_usage_hint("inject");

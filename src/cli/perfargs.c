@@ -9,8 +9,11 @@
 
 #include "base/util.h"
 
-/* As of perf 6.12. Values that may only be joined (-z9, --threads=core) need no mention. */
+/* As of perf 6.12. Long options with values that may only be joined (--threads=core) need no
+ * mention. */
 static const char short_values[] = "eptrCcoFmDGkju";
+/* Values that may only be joined: the rest of the word is no flag. */
+static const char short_joined[] = "zSI";
 static const char *const long_values[] = {
 	"event",
 	"filter",
@@ -93,6 +96,8 @@ static int parse_short(struct perfargs *args, int i, int argc, char **argv)
 	for (s = argv[i] + 1; *s; s++) {
 		const char *value = s + 1;
 
+		if (strchr(short_joined, *s))
+			break;
 		if (!strchr(short_values, *s)) {
 			take(args, *s, NULL);
 			continue;
@@ -134,6 +139,9 @@ void perfargs_parse(struct perfargs *args, int argc, char **argv)
 				      : parse_short(args, i, argc, argv);
 	}
 	args->command = MIN(i, argc);
+	/* nothing said: perf records the whole machine */
+	if (args->command == argc && !args->pids && !args->tids)
+		args->system_wide = true;
 }
 
 bool perfargs_clockid(const char *name, int32_t *clockidp)

@@ -43,10 +43,9 @@ static int scan(struct recording *rec)
 	size_t i;
 	int r;
 
-	if (isatty(STDERR_FILENO)) {
-		opts.progress = recording_progress;
-		opts.progress_data = rec;
-	}
+	opts.progress = recording_progress;
+	opts.progress_data = rec;
+	rec->tty = isatty(STDERR_FILENO);
 	rec->doing = "reading";
 	r = inject_new(&rec->inj, &opts);
 	if (r < 0)
@@ -386,8 +385,13 @@ int recording_inject(struct sources *set, const struct recording_options *opts)
 
 	buf_init(&rec.text, CAP_PROC_FILE);
 	r = recording_open(&rec);
+	if (r == -ESPIPE)
+		log_error("%s: neither a file, nor a recording's folder, nor a pipe",
+			  recording_shown(opts->in, false));
+	else if (r < 0)
+		recording_say(opts->in, r);
 	if (r < 0)
-		return recording_say(opts->in, r), EXIT_FAILED;
+		return EXIT_FAILED;
 	if (scan(&rec))
 		return EXIT_FAILED;
 	bad = opts->dry_run ? NULL : recording_bad_output(&rec);

@@ -19,5 +19,8 @@ struct recording_options {
 	struct perfdata_clock_track track;
 };
 
+/* A file without a name, for what comes through a pipe. Returns the fd or -errno. */
+int recording_spool_new(void);
+
 /* Does all of it and says on stderr how it went. Returns an exit status. */
 int recording_inject(struct sources *set, const struct recording_options *opts);

@@ -9,7 +9,10 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/signalfd.h>
 
 #include "base/caps.h"
 #include "base/number.h"
@@ -32,23 +35,56 @@ static int write_all(int fd, const uint8_t *bytes, size_t n)
 	return 0;
 }
 
-/* A file without a name, for as long as we live. */
-static int spool(int from)
+int recording_spool_new(void)
 {
 	const char *dir = getenv("TMPDIR");
+	int fd;
+
+	fd = open(dir && *dir == '/' ? dir : "/var/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	return fd < 0 ? -errno : fd;
+}
+
+/*
+ * Waits for input. The ^C that ends a recording goes to all of a pipeline: the first one is perf's,
+ * and its last words are still to come. Returns 1 when there is some, 0, or -errno.
+ */
+static int wait_for_input(struct sources *set, int fd, bool *stopp)
+{
+	struct pollfd fds[2] = { { .fd = fd, .events = POLLIN },
+				 { .fd = set->signal_fd, .events = POLLIN } };
+	struct signalfd_siginfo info;
+
+	if (poll(fds, 2, -1) < 0)
+		return errno == EINTR ? 0 : -errno;
+	if (!fds[1].revents || read(set->signal_fd, &info, sizeof(info)) != sizeof(info))
+		return fds[0].revents != 0;
+	if (*stopp || info.ssi_signo != SIGINT)
+		return -ECANCELED;
+	*stopp = true;
+	return 0;
+}
+
+static int spool(struct sources *set, int from)
+{
 	_cleanup_free_ uint8_t *bytes = malloc(READ_CHUNK);
 	_cleanup_close_ int fd = -1;
+	bool stop = false;
 	ssize_t n;
 	int r;
 
 	if (!bytes)
 		return -ENOMEM;
-	fd = open(dir && *dir == '/' ? dir : "/var/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	fd = recording_spool_new();
 	if (fd < 0)
-		return -errno;
+		return fd;
 	for (;;) {
+		r = wait_for_input(set, from, &stop);
+		if (r < 0)
+			return r;
+		if (r == 0)
+			continue;
 		n = read(from, bytes, READ_CHUNK);
-		if (n < 0 && errno == EINTR)
+		if (n < 0 && (errno == EINTR || errno == EAGAIN))
 			continue;
 		if (n < 0)
 			return -errno;
@@ -124,7 +160,7 @@ int recording_open(struct recording *rec)
 	int fd;
 
 	fd = strcmp(in, "-") == 0 ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)
-				  : open(in, O_RDONLY | O_CLOEXEC);
+				  : open(in, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0 || fstat(fd, &rec->in_stat) < 0) {
 		fd_close(fd);
 		return -errno;
@@ -134,12 +170,14 @@ int recording_open(struct recording *rec)
 		return open_directory(rec);
 	}
 	if (!S_ISREG(rec->in_stat.st_mode)) {
-		int spooled = spool(fd);
+		int spooled = -ESPIPE; /* a device has no end */
+
+		if (S_ISFIFO(rec->in_stat.st_mode) || S_ISSOCK(rec->in_stat.st_mode))
+			spooled = spool(rec->set, fd);
 
 		close(fd);
 		if (spooled < 0)
 			return spooled;
-		rec->spooled = true;
 		fd = spooled;
 	}
 	return add_part(rec, NULL, fd);
@@ -232,7 +270,7 @@ static int write_one(int fd, void *data)
 	return rewrite_part(rec, &rec->parts[0], fd) ? 1 : 0;
 }
 
-/* What would be replaced must be a recording that is not the input. */
+/* What would be replaced must be a plain file, and not the input. */
 const char *recording_bad_output(const struct recording *rec)
 {
 	const char *out = rec->opts->out;

@@ -35,15 +35,16 @@ int recording_say_data(const struct recording *rec, const struct part *part, int
 
 /* -- progress --------------------------------------------------------------------------- */
 
-void recording_progress(void *data, uint64_t done, uint64_t size)
+bool recording_progress(void *data, uint64_t done, uint64_t size)
 {
 	struct recording *rec = data;
 	unsigned int percent = size ? (unsigned int)(done * 100 / size) : 0;
 
-	if (percent == rec->shown)
-		return;
-	rec->shown = percent;
-	fprintf(stderr, "\r%s %u %%", rec->doing, percent);
+	if (rec->tty && percent != rec->shown) {
+		rec->shown = percent;
+		fprintf(stderr, "\r%s %u %%", rec->doing, percent);
+	}
+	return !sources_interrupted(rec->set);
 }
 
 void recording_progress_end(struct recording *rec)

@@ -27,7 +27,6 @@ struct recording {
 	struct inject *inj;
 	struct part *parts; /* the main one first */
 	size_t n_parts;
-	bool spooled;
 	int dir_fd; /* of a directory */
 	struct stat in_stat;
 	struct source **sources; /* by program; NULL: none */
@@ -40,7 +39,8 @@ struct recording {
 	const char *distrust;
 	struct buildid_cache *cache;
 	struct buf text;
-	const char *doing;  /* for the progress line */
+	bool tty;           /* a progress line is shown */
+	const char *doing;  /* what it says */
 	unsigned int shown; /* percent; 0: no line is there */
 };
 
@@ -62,8 +62,8 @@ const char *recording_shown(const char *path, bool output);
 int recording_say(const char *path, int r);
 /* The same for a part of the input; r may be a code. Returns -1. */
 int recording_say_data(const struct recording *rec, const struct part *part, int r);
-/* For inject's options, on a terminal. */
-void recording_progress(void *data, uint64_t done, uint64_t size);
+/* For inject's options: a line on a terminal; false when a signal says stop. */
+bool recording_progress(void *data, uint64_t done, uint64_t size);
 void recording_progress_end(struct recording *rec);
 /* Managed code and no name for any of it. Says so. */
 bool recording_is_hopeless(struct recording *rec);

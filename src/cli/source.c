@@ -172,29 +172,11 @@ static int source_start(struct source *s, struct proc *proc)
 		.ended = on_ended,
 	};
 	struct sources *set = s->set;
-	pid_t holder = 0;
-	int r, lock_fd = -1;
+	int r;
 
 	s->start = proc->start;
 	s->start_ns = source_proc_start(proc);
 	s->attach_ns = clock_now_ns();
-	if (!set->beside_others) {
-		r = proc_lock(proc, &lock_fd, &holder);
-		if (r == PROC_E_LOCKED)
-			snprintf(s->why, sizeof(s->why),
-				 "process %d (clrsym or clrsymd) is attached to it already "
-				 "(--no-daemon attaches beside it)",
-				 (int)holder);
-		else if (r > 0)
-			snprintf(s->why, sizeof(s->why), "%s", proc_error_text(proc, r, NULL));
-		/* no map is kept here: whoever comes later may keep one */
-		proc_unlock(proc, lock_fd);
-		if (r) {
-			s->ended = true;
-			proc_close(proc);
-			return MIN(r, 0);
-		}
-	}
 	r = target_new(&s->target, &set->pool, proc, &set->opts, &callbacks, s);
 	if (r < 0) {
 		proc_close(proc);
@@ -312,12 +294,18 @@ int source_trace(struct sources *set, pid_t pid, const char *path)
 static void on_signal(struct loop_fd *source, uint32_t events UNUSED)
 {
 	struct sources *set = container_of(source, struct sources, signals);
+
+	if (sources_interrupted(set))
+		loop_stop(set->loop, 1);
+}
+
+bool sources_interrupted(struct sources *set)
+{
 	struct signalfd_siginfo info;
 
-	if (read(set->signal_fd, &info, sizeof(info)) != sizeof(info))
-		return;
-	set->interrupted = true;
-	loop_stop(set->loop, 1);
+	if (read(set->signal_fd, &info, sizeof(info)) == sizeof(info))
+		set->interrupted = true;
+	return set->interrupted;
 }
 
 int sources_init(struct sources *set)
@@ -329,6 +317,7 @@ int sources_init(struct sources *set)
 	sigemptyset(&mask);
 	sigaddset(&mask, SIGINT);
 	sigaddset(&mask, SIGTERM);
+	sigaddset(&mask, SIGHUP);
 	sigprocmask(SIG_BLOCK, &mask, NULL);
 	set->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (set->signal_fd < 0)

@@ -22,8 +22,8 @@ struct source {
 	struct sources *set;
 	struct source *next;
 	pid_t pid;
-	struct target *target; /* NULL: recorded */
-	struct codemap *trace; /* recorded: its own map */
+	struct target *target;           /* NULL: recorded */
+	struct codemap *trace;           /* recorded: its own map */
 	uint16_t machine;                /* EM_* */
 	uint64_t start;                  /* of the process, in ticks: with the pid its identity */
 	uint64_t start_ns;               /* the same on CLOCK_MONOTONIC */
@@ -40,18 +40,17 @@ struct sources {
 	struct pool pool;
 	struct source *list;
 	struct target_options opts; /* for targets that are attached to */
-	bool beside_others;         /* attach although another keeper has the process */
 	struct loop_timer timer;
 	struct loop_fd signals;
 	int signal_fd;
-	bool interrupted; /* SIGINT or SIGTERM came */
+	bool interrupted; /* SIGINT, SIGTERM or SIGHUP came */
 	/* asked again and again by sources_wait() */
 	bool (*done)(void *data);
 	void *done_data;
 	uint64_t deadline_ns;
 };
 
-/* Blocks SIGINT and SIGTERM: they set interrupted and end a wait. Returns 0 or -errno. */
+/* Blocks SIGINT, SIGTERM and SIGHUP: they set interrupted and end a wait. Returns 0 or -errno. */
 int sources_init(struct sources *set);
 void sources_deinit(struct sources *set);
 
@@ -74,6 +73,8 @@ struct source *source_find(const struct sources *set, pid_t pid);
  * Returns 0, -errno, or 1 when it was not done.
  */
 int sources_wait(struct sources *set, bool (*done)(void *data), void *data, uint64_t deadline_ns);
+/* Has one of the signals come? For work that is not done from the loop. */
+bool sources_interrupted(struct sources *set);
 /* Ends all sessions in good order. */
 int sources_stop(struct sources *set);
 

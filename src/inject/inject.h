@@ -39,8 +39,9 @@ struct inject_options {
 	bool map_only;          /* only rename managed mappings to //anon: for the perf map */
 	enum names_style style; /* of symbols */
 	bool no_tiers;          /* no [Tier] behind the name */
-	/* called now and then while a part is read: bytes of it done; may be NULL */
-	void (*progress)(void *data, uint64_t done, uint64_t size);
+	/* called now and then while a part is read: bytes of it done; false: stop, with -ECANCELED.
+	 * May be NULL. */
+	bool (*progress)(void *data, uint64_t done, uint64_t size);
 	void *progress_data;
 	const char *image_dir; /* mappings name DIR/LABEL-ID.so instead of a build-id; or NULL */
 };

@@ -310,11 +310,14 @@ bool inject_hits(const struct inject *inj, uint32_t program, uint64_t start, uin
 	return false;
 }
 
-void inject_progress(struct inject *inj, const struct perfdata *part,
-		     const struct perfdata_record *rec)
+int inject_progress(struct inject *inj, const struct perfdata *part,
+		    const struct perfdata_record *rec)
 {
-	if (inj->opts.progress && ++inj->n_records % PROGRESS_RECORDS == 0)
-		inj->opts.progress(inj->opts.progress_data, rec->offset, perfdata_size(part));
+	if (!inj->opts.progress || ++inj->n_records % PROGRESS_RECORDS)
+		return 0;
+	return inj->opts.progress(inj->opts.progress_data, rec->offset, perfdata_size(part))
+		       ? 0
+		       : -ECANCELED;
 }
 
 /* -- what the caller asks ------------------------------------------------------------- */

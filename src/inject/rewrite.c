@@ -191,7 +191,9 @@ int inject_rewrite(struct inject *inj, struct perfdata *part, struct perfdata_wr
 	while ((r = perfdata_next(part, &rec)) == 0) {
 		bool sample = rec.type == PERFDATA_SAMPLE;
 
-		inject_progress(inj, part, &rec);
+		r = inject_progress(inj, part, &rec);
+		if (r < 0)
+			return r;
 		if (sample) {
 			r = perfdata_parse_sample(part, &rec, &s);
 			if (r)

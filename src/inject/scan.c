@@ -354,7 +354,9 @@ int inject_scan(struct inject *inj, struct perfdata *part)
 		return r;
 	while ((r = perfdata_next(part, &rec)) == 0) {
 		inj->order++;
-		inject_progress(inj, part, &rec);
+		r = inject_progress(inj, part, &rec);
+		if (r < 0)
+			return r;
 		switch (rec.type) {
 		case PERFDATA_SAMPLE: r = scan_sample(inj, part, &rec, &last); break;
 		case PERFDATA_MMAP:

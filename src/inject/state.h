@@ -45,7 +45,6 @@ enum event_kind {
 struct event {
 	uint64_t time; /* file clock; 0: made by perf at its start, or no times */
 	uint64_t order;
-	uint64_t n_records; /* read, in both readings */
 	uint32_t pid;
 	uint32_t arg; /* EVENT_MAP: index into maps */
 	enum event_kind kind;
@@ -169,9 +168,9 @@ struct pid_info *inject_pid(const struct inject *inj, uint32_t pid);
 struct pid_info *inject_pid_get(struct inject *inj, uint32_t pid);
 const char *inject_name(const struct inject *inj, uint32_t name);
 
-/* Tells of every so many records. */
-void inject_progress(struct inject *inj, const struct perfdata *part,
-		     const struct perfdata_record *rec);
+/* Tells of every so many records. Returns 0 or -ECANCELED. */
+int inject_progress(struct inject *inj, const struct perfdata *part,
+		    const struct perfdata_record *rec);
 /* Sorts and joins. */
 void spans_tidy(struct span *spans, size_t *np);
 /* Is an address of [start, end) in the recording, for this program or one forked from it? */
