@@ -237,6 +237,50 @@ static bool all_known(void *data)
 	return true;
 }
 
+/* A rundown that was asked for is over. */
+static bool all_run_down(void *data)
+{
+	const struct recording *rec = data;
+	size_t i;
+
+	for (i = 0; i < inject_n_programs(rec->inj); i++) {
+		const struct source *s = rec->sources[i];
+		struct target_status status;
+
+		if (!s || !s->rundowns || s->ended)
+			continue;
+		target_get_status(s->target, &status);
+		if (status.rundowns <= s->rundowns)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Precompiled methods that were first used after the attach are announced by a rundown only. Where
+ * such code was hit and its process still lives, there is one more.
+ */
+static int run_down_again(struct recording *rec)
+{
+	size_t i;
+
+	for (i = 0; i < inject_n_programs(rec->inj); i++) {
+		struct source *s = rec->sources[i];
+		struct target_status status;
+
+		if (!s || !s->target || s->ended || !s->complete ||
+		    !inject_misses_precompiled(rec->inj, i, source_map(s)))
+			continue;
+		/* its first one came after the recording: another would not know more */
+		if (s->attach_ns > rec->begin_ns)
+			continue;
+		target_get_status(s->target, &status);
+		s->rundowns = status.rundowns;
+		target_rundown_again(s->target);
+	}
+	return sources_wait(rec->set, all_run_down, rec, clock_now_ns() + WAIT_KNOWN_NS);
+}
+
 /* -- code ----------------------------------------------------------------------------- */
 
 static int keep_body(void *data, const struct codemap_body *body)
@@ -307,6 +351,8 @@ static int gather(struct recording *rec)
 		r = sources_wait(rec->set, all_known, rec, clock_now_ns() + WAIT_KNOWN_NS);
 	if (r >= 0 && rec->set->interrupted)
 		return -ECANCELED;
+	if (r == 0)
+		r = run_down_again(rec);
 	if (r == 0 && !rec->opts->no_code)
 		r = read_code(rec);
 	for (i = 0; i < n; i++) {
@@ -379,6 +425,7 @@ int recording_inject(struct sources *set, const struct recording_options *opts)
 		.opts = opts,
 		.set = set,
 		.dir_fd = -1,
+		.begin_ns = clock_now_ns(),
 	};
 	const char *bad;
 	int r;

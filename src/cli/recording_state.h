@@ -33,8 +33,9 @@ struct recording {
 	char (*why)[512];        /* why there is none, or less than there should be; "" */
 	bool *quiet;             /* no .NET process at all */
 	struct perfdata_clock_track track;
-	bool convert;     /* times are known on both clocks */
-	uint64_t read_ns; /* code bytes were read until then */
+	bool convert;      /* times are known on both clocks */
+	uint64_t read_ns;  /* code bytes were read until then */
+	uint64_t begin_ns; /* of all this: the recording is over */
 	const char *no_times;
 	const char *distrust;
 	struct buildid_cache *cache;

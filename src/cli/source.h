@@ -32,7 +32,8 @@ struct source {
 	struct source_mapping *mappings; /* executable, of files */
 	size_t n_mappings;
 	bool complete, ended;
-	char why[512]; /* there is nothing, or less than there should be */
+	uint32_t rundowns; /* that it had when another one was asked for; 0: none was */
+	char why[512];     /* there is nothing, or less than there should be */
 };
 
 struct sources {

@@ -52,7 +52,6 @@ struct inject_program {
 	uint64_t
 		first_ns; /* file clock: its start, or its first record; 0 when times are missing */
 	uint64_t last_ns; /* its end, or its last record */
-	bool started;     /* its fork or exec is in the recording */
 	bool ended;       /* so is its end: exit, or exec of another program */
 	bool replaced;    /* it was that exec */
 	bool runtime;     /* mappings that only .NET has are there */
@@ -121,6 +120,9 @@ uint64_t inject_kernel_start(const struct inject *inj);
  */
 int inject_each_hit(const struct inject *inj, size_t program, const struct codemap *map,
 		    codemap_body_fn fn, void *data);
+
+/* Does the recording hit precompiled code that is not in the map? */
+bool inject_misses_precompiled(const struct inject *inj, size_t program, const struct codemap *map);
 
 /* A program's code; programs without stay as they are recorded. */
 void inject_set_code(struct inject *inj, size_t program, const struct inject_code *code);

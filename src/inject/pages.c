@@ -104,6 +104,18 @@ const struct page *pages_look(struct pages *p, uint32_t pid, uint64_t number)
 	return page ? pages_note(p, page) : NULL;
 }
 
+int pages_merge(struct pages *p, uint32_t pid, const struct page *page)
+{
+	struct page *into;
+	size_t i;
+	int r;
+
+	into = pages_get(p, pid, page->number, &r);
+	for (i = 0; into && i < ARRAY_SIZE(into->bits); i++)
+		into->bits[i] |= page->bits[i];
+	return into ? 0 : r;
+}
+
 /* Bits from..to (inclusive) of the four words. */
 static bool pages_test(const struct page *page, unsigned int from, unsigned int to)
 {

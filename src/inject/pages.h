@@ -50,6 +50,8 @@ void pages_deinit(struct pages *p);
 struct page *pages_get(struct pages *p, uint32_t pid, uint64_t number, int *errorp);
 /* The page, or NULL. */
 const struct page *pages_look(struct pages *p, uint32_t pid, uint64_t number);
+/* Adds what another pid's page holds. Returns 0 or -ENOMEM. */
+int pages_merge(struct pages *p, uint32_t pid, const struct page *page);
 /* Is any address of [start, end) in it? At 16-byte precision. */
 bool pages_any(const struct pages *p, uint32_t pid, uint64_t start, uint64_t end);
 /*

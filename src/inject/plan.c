@@ -37,6 +37,7 @@ struct body {
 
 struct change {
 	uint64_t time;
+	uint64_t order; /* among those that were always there */
 	uint32_t body;
 	bool load;
 };
@@ -209,6 +210,12 @@ static int plan_file_body(struct plan *plan, const struct map_record *m,
 	if (m == plan->file)
 		plan->file_image = image;
 	image->wanted |= hit || plan->inj->opts.all_bodies;
+	if (!plan->program->code.to_file_ns) {
+		if (!VEC_ROOM(&plan->program->last_state))
+			return -ENOMEM;
+		plan->program->last_state.items[plan->program->last_state.n++] =
+			(struct span){ info->start, info->start + info->size };
+	}
 	if (!VEC_ROOM(&image->symbols))
 		return -ENOMEM;
 	image->symbols.items[image->symbols.n++] = (struct file_symbol){
@@ -333,8 +340,8 @@ static int plan_body(void *data, const struct codemap_body *cb)
 	if (code->to_file_ns) {
 		body->load = inject_since(code, &info);
 		body->unload = to_file(code, info.unload);
-	} else if (info.unload != UINT64_MAX) {
-		return 0; /* without times only the last known state can be told */
+	} else {
+		body->load = info.load; /* of those at one address the last one counts */
 	}
 	plan->bodies.n++;
 	return 0;
@@ -355,7 +362,9 @@ static int change_compare(const void *ap, const void *bp)
 
 	if (a->time != b->time)
 		return a->time < b->time ? -1 : 1;
-	return (int)a->load - (int)b->load; /* unloads first: they make room */
+	if (a->load != b->load)
+		return (int)a->load - (int)b->load; /* unloads first: they make room */
+	return a->order < b->order ? -1 : a->order > b->order;
 }
 
 /* Places in the image, and what happens when. first: what was before it counts as always there. */
@@ -376,6 +385,7 @@ static int plan_changes(struct plan *plan, uint64_t first)
 			return -ENOMEM;
 		plan->changes.items[plan->changes.n++] = (struct change){
 			.time = b->load <= first ? 0 : b->load,
+			.order = b->load,
 			.body = (uint32_t)i,
 			.load = true,
 		};
@@ -661,6 +671,23 @@ static int plan_play(struct plan *plan)
 	return r;
 }
 
+/* What is left at the end: without times, that is what samples are counted by. */
+static int plan_last_state(struct plan *plan)
+{
+	struct program *p = plan->program;
+	size_t i;
+
+	for (i = 0; i < plan->live.n; i++) {
+		const struct body *b = &plan->bodies.items[plan->live.items[i]];
+
+		if (!VEC_ROOM(&p->last_state))
+			return -ENOMEM;
+		p->last_state.items[p->last_state.n++] = (struct span){ b->start, b->end };
+	}
+	spans_tidy(p->last_state.items, &p->last_state.n);
+	return 0;
+}
+
 static int plan_program(struct inject *inj, uint32_t index)
 {
 	_cleanup_(plan_deinit) struct plan plan = {
@@ -669,7 +696,9 @@ static int plan_program(struct inject *inj, uint32_t index)
 		.index = index,
 		.next_addr = ELF_IMAGE_BASE,
 	};
-	uint64_t first = plan.program->code.to_file_ns ? MAX(inj->first_ns, UINT64_C(1)) : 0;
+	/* without times everything was always there */
+	uint64_t first =
+		plan.program->code.to_file_ns ? MAX(inj->first_ns, UINT64_C(1)) : UINT64_MAX - 1;
 	char label[32];
 	struct image *image;
 	size_t i;
@@ -679,6 +708,8 @@ static int plan_program(struct inject *inj, uint32_t index)
 	r = codemap_each(plan.program->code.map, plan_body, &plan);
 	if (r == 0)
 		r = plan_changes(&plan, first);
+	if (r == 0 && !plan.bodies.n && !plan.program->code.to_file_ns)
+		r = plan_last_state(&plan);
 	if (r < 0 || !plan.bodies.n)
 		return r;
 	snprintf(label, sizeof(label), "jit-%u", plan.program->info.pid);
@@ -694,7 +725,8 @@ static int plan_program(struct inject *inj, uint32_t index)
 		if (r < 0)
 			return r;
 	}
-	return plan_play(&plan);
+	r = plan_play(&plan);
+	return r == 0 && !plan.program->code.to_file_ns ? plan_last_state(&plan) : r;
 }
 
 /* -- all of it ------------------------------------------------------------------------ */

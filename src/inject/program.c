@@ -33,8 +33,11 @@ void inject_free(struct inject *inj)
 	pages_deinit(&inj->pages);
 	for (i = 0; i < inj->pids.n; i++)
 		free(inj->pids.items[i].template);
-	for (i = 0; i < inj->programs.n; i++)
+	for (i = 0; i < inj->programs.n; i++) {
 		free(inj->programs.items[i].managed.items);
+		free(inj->programs.items[i].dlls.items);
+		free(inj->programs.items[i].last_state.items);
+	}
 	for (i = 0; i < inj->images.n; i++) {
 		elf_image_free(inj->images.items[i].elf);
 		free(inj->images.items[i].path);
@@ -49,6 +52,7 @@ void inject_free(struct inject *inj)
 	free(inj->by_time.items);
 	free(inj->by_seq.items);
 	free(inj->pid_slots);
+	free(inj->by_pid);
 	free(inj->name_slots);
 	buf_deinit(&inj->names);
 	buf_deinit(&inj->scratch);
@@ -133,17 +137,10 @@ static int program_event(struct inject *inj, const struct event *e)
 			p->info.replaced = !p->info.ended;
 		}
 		p = program_start(inj, info, e->time, NO_INDEX);
-		if (p)
-			p->info.started = true;
 		break;
 	case EVENT_FORK:
 		parent = inject_pid(inj, e->arg);
 		p = program_start(inj, info, e->time, parent ? parent->last_program : NO_INDEX);
-		if (p) {
-			p->info.started = true;
-			if (p->parent != NO_INDEX)
-				inj->programs.items[p->parent].forked = true;
-		}
 		break;
 	case EVENT_EXIT:
 		p = program_now(inj, info);
@@ -189,6 +186,8 @@ void spans_tidy(struct span *spans, size_t *np)
 {
 	size_t i, n = 0;
 
+	if (!*np)
+		return;
 	qsort(spans, *np, sizeof(*spans), span_compare);
 	for (i = 0; i < *np; i++) {
 		if (n && spans[i].lo <= spans[n - 1].hi)
@@ -216,12 +215,71 @@ static int program_sum_up(struct inject *inj, struct program *p)
 			continue;
 		if (!VEC_ROOM(&p->managed))
 			return -ENOMEM;
-		p->managed.items[p->managed.n++] =
-			(struct span){ .lo = m->addr, .hi = m->addr + m->len };
+		p->managed.items[p->managed.n++] = (struct span){ m->addr, m->addr + m->len };
+		if (m->class != MAP_FILE)
+			continue;
+		if (!VEC_ROOM(&p->dlls))
+			return -ENOMEM;
+		p->dlls.items[p->dlls.n++] = (struct span){ m->addr, m->addr + m->len };
 	}
-	if (p->managed.n)
-		spans_tidy(p->managed.items, &p->managed.n);
+	spans_tidy(p->managed.items, &p->managed.n);
+	spans_tidy(p->dlls.items, &p->dlls.n);
 	return 0;
+}
+
+/* Each pid's programs side by side, in the order of their times. */
+static int programs_by_pid(struct inject *inj)
+{
+	uint32_t n = 0, i;
+	size_t pid;
+
+	inj->by_pid = malloc((inj->programs.n + 1) * sizeof(*inj->by_pid));
+	if (!inj->by_pid)
+		return -ENOMEM;
+	for (pid = 0; pid < inj->pids.n; pid++) {
+		struct pid_info *info = &inj->pids.items[pid];
+
+		info->by_pid = n;
+		for (i = info->first_program; i != NO_INDEX; i = inj->programs.items[i].next_of_pid)
+			inj->by_pid[n++] = i;
+		info->n_programs = n - info->by_pid;
+	}
+	return 0;
+}
+
+/*
+ * What was forked runs its parent's code until it calls exec: the addresses that it hit count
+ * as its first ancestor's. (A pid that had several such ancestors is rare: then all code counts.)
+ */
+static int forks_to_roots(struct inject *inj)
+{
+	uint32_t n_pages = inj->pages.n, i;
+	int r = 0;
+
+	for (i = 0; i < inj->programs.n; i++) {
+		struct program *p = &inj->programs.items[i];
+		const struct program *parent =
+			p->parent == NO_INDEX ? NULL : &inj->programs.items[p->parent];
+		struct pid_info *info = &inj->pids.items[p->pid_index];
+		uint32_t root_pid;
+
+		p->root = parent ? parent->root : i;
+		p->runs = parent && p->first_map == NO_INDEX ? parent->runs : i;
+		root_pid = inj->programs.items[p->root].info.pid;
+		if (!parent || root_pid == info->pid)
+			continue;
+		if (info->root_pid && info->root_pid != root_pid)
+			inj->everything = true;
+		info->root_pid = root_pid;
+	}
+	for (i = 0; i < n_pages && r == 0 && !inj->everything; i++) {
+		const struct page page = inj->pages.items[i];
+		const struct pid_info *info = inject_pid(inj, page.pid);
+
+		if (info && info->root_pid)
+			r = pages_merge(&inj->pages, info->root_pid, &page);
+	}
+	return r;
 }
 
 int inject_scanned(struct inject *inj)
@@ -238,6 +296,11 @@ int inject_scanned(struct inject *inj)
 		if (r < 0)
 			return r;
 	}
+	r = programs_by_pid(inj);
+	if (r == 0)
+		r = forks_to_roots(inj);
+	if (r < 0)
+		return r;
 	for (i = 0; i < inj->programs.n; i++) {
 		struct program *p = &inj->programs.items[i];
 
@@ -254,7 +317,8 @@ int inject_scanned(struct inject *inj)
 struct program *inject_program_at(struct inject *inj, uint32_t pid, uint64_t time)
 {
 	const struct pid_info *info = inj->last_pid;
-	struct program *p;
+	const struct program *p;
+	uint32_t lo = 0, hi;
 
 	if (!info || info->pid != pid) {
 		info = inject_pid(inj, pid);
@@ -262,52 +326,46 @@ struct program *inject_program_at(struct inject *inj, uint32_t pid, uint64_t tim
 			return NULL;
 		inj->last_pid = info;
 	}
-	if (info->first_program == NO_INDEX)
-		return NULL;
-	p = &inj->programs.items[info->first_program];
-	while (p->next_of_pid != NO_INDEX && time >= inj->programs.items[p->next_of_pid].start_ns)
-		p = &inj->programs.items[p->next_of_pid];
-	/* a fork runs its parent's code until it calls exec */
-	while (p->parent != NO_INDEX && p->first_map == NO_INDEX)
-		p = &inj->programs.items[p->parent];
-	return p;
-}
-
-bool inject_is_managed(const struct program *p, uint64_t start, uint64_t end)
-{
-	size_t lo = 0, hi = p->managed.n;
-
+	hi = info->n_programs;
+	/* the last one that had begun */
 	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
+		uint32_t mid = lo + (hi - lo) / 2;
 
-		if (p->managed.items[mid].hi <= start)
+		if (inj->programs.items[inj->by_pid[info->by_pid + mid]].start_ns <= time)
 			lo = mid + 1;
 		else
 			hi = mid;
 	}
-	return lo < p->managed.n && p->managed.items[lo].lo <= start &&
-	       p->managed.items[lo].hi >= end;
+	if (!info->n_programs)
+		return NULL;
+	p = &inj->programs.items[inj->by_pid[info->by_pid + (lo ? lo - 1 : 0)]];
+	return &inj->programs.items[p->runs];
+}
+
+bool spans_hold(const struct span *spans, size_t n, uint64_t start, uint64_t end)
+{
+	size_t lo = 0, hi = n;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (spans[mid].hi <= start)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo < n && spans[lo].lo <= start && spans[lo].hi >= end;
+}
+
+bool inject_is_managed(const struct program *p, uint64_t start, uint64_t end)
+{
+	return spans_hold(p->managed.items, p->managed.n, start, end);
 }
 
 bool inject_hits(const struct inject *inj, uint32_t program, uint64_t start, uint64_t end)
 {
-	size_t i;
-
-	if (inj->everything || inj->pages.full)
-		return true;
-	if (pages_any(&inj->pages, inj->programs.items[program].info.pid, start, end))
-		return true;
-	/* what was forked from it, directly or not, without an exec */
-	for (i = program + 1; inj->programs.items[program].forked && i < inj->programs.n; i++) {
-		uint32_t up = inj->programs.items[i].parent;
-
-		while (up != NO_INDEX && up > program)
-			up = inj->programs.items[up].parent;
-		if (up == program &&
-		    pages_any(&inj->pages, inj->programs.items[i].info.pid, start, end))
-			return true;
-	}
-	return false;
+	return inj->everything ||
+	       pages_any(&inj->pages, inj->programs.items[program].info.pid, start, end);
 }
 
 int inject_progress(struct inject *inj, const struct perfdata *part,
@@ -405,4 +463,30 @@ int inject_each_hit(const struct inject *inj, size_t program, const struct codem
 	};
 
 	return codemap_each(map, hit_body, &walk);
+}
+
+static bool page_misses(const struct program *p, const struct page *page, const struct codemap *map)
+{
+	uint64_t addr = page->number << PAGES_SHIFT, end = addr + (UINT64_C(1) << PAGES_SHIFT);
+	unsigned int i;
+
+	for (i = 0; addr < end; i++, addr += PAGES_GRANULE)
+		if (page->bits[i / 64] >> i % 64 & 1 &&
+		    spans_hold(p->dlls.items, p->dlls.n, addr, addr + PAGES_GRANULE) &&
+		    !codemap_lookup(map, addr, NULL) &&
+		    !codemap_lookup(map, addr + PAGES_GRANULE - 1, NULL))
+			return true;
+	return false;
+}
+
+bool inject_misses_precompiled(const struct inject *inj, size_t program, const struct codemap *map)
+{
+	const struct program *p = &inj->programs.items[program];
+	uint32_t i;
+
+	for (i = 0; i < inj->pages.n; i++)
+		if (inj->pages.items[i].pid == p->info.pid &&
+		    page_misses(p, &inj->pages.items[i], map))
+			return true;
+	return false;
 }

@@ -24,10 +24,10 @@ static enum codemap_miss look_up(const struct program *p, uint64_t addr, uint64_
 	const struct codemap_body *body;
 	struct codemap_info info;
 
-	if (!code->to_map_ns) {
-		codemap_lookup(code->map, addr, &miss);
-		return miss;
-	}
+	if (!code->to_map_ns)
+		return spans_hold(p->last_state.items, p->last_state.n, addr, addr + 1)
+			       ? CODEMAP_HIT
+			       : CODEMAP_MISS_UNKNOWN;
 	body = codemap_lookup_at(code->map, addr, code->to_map_ns(code->clock, time), &miss);
 	if (!body)
 		return miss;

@@ -87,6 +87,8 @@ struct insert {
 struct pid_info {
 	uint32_t pid;
 	uint32_t first_program, last_program; /* by time; linked by next_of_pid */
+	uint32_t by_pid, n_programs;          /* the same as a part of inject's by_pid */
+	uint32_t root_pid;                    /* of its forks; 0: none */
 	uint64_t first_ns, last_ns;           /* of any record with a time */
 	/* copy of a record of runtime memory, or of any: what is inserted is made from it */
 	uint8_t *template;
@@ -105,11 +107,14 @@ struct program {
 	uint32_t parent; /* forked from, without an exec since; NO_INDEX */
 	uint32_t next_of_pid;
 	uint32_t first_map, last_map;
-	bool forked; /* others come from it without an exec */
+	uint32_t root; /* what it was forked from first of all; itself when it was not */
+	uint32_t runs; /* whose code it runs: itself, or what it was forked from */
 	bool has_code;
 	struct inject_code code;
-	uint32_t image;           /* NO_INDEX */
-	VEC(struct span) managed; /* sorted, disjoint: where managed code may be */
+	uint32_t image;              /* NO_INDEX */
+	VEC(struct span) managed;    /* sorted, disjoint: where managed code may be */
+	VEC(struct span) dlls;       /* the files among them */
+	VEC(struct span) last_state; /* sorted, disjoint: bodies, when there are no times */
 	struct inject_stats stats;
 };
 
@@ -149,6 +154,7 @@ struct inject {
 	uint32_t *pid_slots, n_pid_slots; /* pid -> index into pids */
 	uint32_t *name_slots, n_name_slots, n_names;
 	struct buf names;
+	uint32_t *by_pid; /* programs, a pid's side by side */
 	uint64_t order;
 	uint32_t seq;
 	uint64_t n_records; /* read, in both readings */
@@ -171,6 +177,8 @@ const char *inject_name(const struct inject *inj, uint32_t name);
 /* Tells of every so many records. Returns 0 or -ECANCELED. */
 int inject_progress(struct inject *inj, const struct perfdata *part,
 		    const struct perfdata_record *rec);
+/* Does one span of sorted, disjoint ones hold all of [start, end)? */
+bool spans_hold(const struct span *spans, size_t n, uint64_t start, uint64_t end);
 /* Sorts and joins. */
 void spans_tidy(struct span *spans, size_t *np);
 /* Is an address of [start, end) in the recording, for this program or one forked from it? */

@@ -347,6 +347,14 @@ int target_open_next(struct target *t)
 	return target_open_live(t, &t->next, &callbacks);
 }
 
+void target_rundown_again(struct target *t)
+{
+	if (t->status.state != TARGET_LIVE || t->rundown || t->queued)
+		return;
+	t->last_rerundown_ns = clock_now_ns();
+	target_begin_rundown(t);
+}
+
 int target_widen(struct target *t)
 {
 	int r;

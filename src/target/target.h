@@ -92,6 +92,11 @@ void target_free(struct target *target);
 int target_start(struct target *target);
 /* Stops what was started, in good order; ended() follows within timeout_ns. */
 void target_stop(struct target *target, uint64_t timeout_ns);
+/*
+ * One more rundown, for code that is in none yet: precompiled methods that were first used since. Only
+ * on need, it is not free for the process. status.rundowns tells when it is over.
+ */
+void target_rundown_again(struct target *target);
 /* Begins to keep IL maps: a wider session is opened before the old one is stopped. */
 int target_widen(struct target *target);
 

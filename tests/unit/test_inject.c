@@ -853,6 +853,7 @@ START_TEST(test_no_times)
 	struct recording rec = { 0 };
 	struct codemap *map = new_map();
 	struct source source = { 100, 0, map };
+	struct inject_stats stats;
 
 	load(map, false, 1, HEAP, 0x100, 500, FLAGS_JIT);
 	codemap_unload(map, 1, HEAP, 600);
@@ -862,6 +863,11 @@ START_TEST(test_no_times)
 	add_sample(&rec, 560, 100, HEAP + 0x88);
 	add_sample(&rec, 750, 100, HEAP + 8);
 	expect(&rec, &source, 1, false, "100:N::m2 100: 100:N::m2 ", NULL);
+	/* what went at the exit was the last there, all the same */
+	codemap_unload(map, 2, HEAP, 800);
+	expect(&rec, &source, 1, false, "100:N::m2 100: 100:N::m2 ", &stats);
+	ck_assert_uint_eq(stats.managed, 2);
+	ck_assert_uint_eq(stats.unnamed, 1);
 	expect(&rec, &source, 1, true, "100:N::m1 100:N::m1 100:N::m2 ", NULL);
 	free(rec.records);
 	codemap_free(map);
