@@ -23,7 +23,7 @@ O := $(TOP)$(if $(SAN),/san)$(if $(filter clang%,$(notdir $(CC))),/clang)
 
 VERSION := $(shell cat VERSION)
 
-PKGS := jansson libelf libmd libzstd
+PKGS := jansson libelf libzstd nettle
 TEST_PKGS := check
 
 WARN := -Wall -Wextra -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wshadow \

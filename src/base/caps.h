@@ -158,7 +158,7 @@
 /* -- perf.data ------------------------------------------------------------------------ */
 
 /* One piece of input or output: calls cost nothing any more, and a record fits (64 KiB). */
-#define PERF_WINDOW KIB(512)
+#define PERF_WINDOW KIB(256)
 /* Events of one recording: all tracepoints of a kernel are some 2,500. */
 #define CAP_PERF_ATTRS 16384u
 /* The kernel itself refuses attrs of more than a page; they have 136 bytes today. */

@@ -17,6 +17,7 @@
 #define UNUSED                 __attribute__((unused))
 #define PRINTF_LIKE(fmt, args) __attribute__((format(printf, fmt, args)))
 #define NORETURN               __attribute__((noreturn))
+#define NOINLINE               __attribute__((noinline))
 #define likely(x)              __builtin_expect(!!(x), 1)
 #define unlikely(x)            __builtin_expect(!!(x), 0)
 

@@ -169,6 +169,15 @@ const struct codemap_body *codemap_lookup_at(const struct codemap *map, uint64_t
 					     uint64_t time, enum codemap_miss *missp);
 void codemap_body_info(const struct codemap *map, const struct codemap_body *body,
 		       struct codemap_info *info);
+/* The same without names and module, which lie in cold memory. */
+void codemap_body_life(const struct codemap *map, const struct codemap_body *body,
+		       struct codemap_info *info);
+/* Where the body is and of what kind: enough for walks over all bodies of which few are wanted. */
+struct codemap_range {
+	uint64_t start, end;
+	uint32_t flags;
+};
+struct codemap_range codemap_body_range(const struct codemap_body *body);
 
 /*
  * Live bodies in address order: the first whose start is >= from, or NULL. Walk by asking

@@ -158,11 +158,23 @@ static uint64_t life_begin(const struct codemap *map, const struct codemap_body 
 	return idx && body_at(&map->bodies, idx) == b ? body_begin(&map->bodies, idx) : b->load;
 }
 
-void codemap_body_info(const struct codemap *map, const struct codemap_body *body,
+static uint32_t body_flags(const struct codemap_body *body)
+{
+	return body->flags | (body->cold ? BODY_FLAG_COLD : 0);
+}
+
+struct codemap_range codemap_body_range(const struct codemap_body *body)
+{
+	return (struct codemap_range){
+		.start = body->start,
+		.end = body_stop(body),
+		.flags = body_flags(body),
+	};
+}
+
+void codemap_body_life(const struct codemap *map, const struct codemap_body *body,
 		       struct codemap_info *info)
 {
-	const struct module *mod = &map->modules.v[body->module];
-
 	*info = (struct codemap_info){
 		.method_id = body->method_id,
 		.start = body->start,
@@ -173,12 +185,21 @@ void codemap_body_info(const struct codemap *map, const struct codemap_body *bod
 		.announced = body->load,
 		.size = body->size,
 		.token = body->token,
-		.flags = body->flags | (body->cold ? BODY_FLAG_COLD : 0),
+		.flags = body_flags(body),
 	};
 	info->freeable =
 		body->open_past &&
 		((body->flags & BODY_FLAG_DYNAMIC) ||
-		 (body->module && modules_is_collectible(&map->modules, mod->assembly_id)));
+		 (body->module &&
+		  modules_is_collectible(&map->modules, map->modules.v[body->module].assembly_id)));
+}
+
+void codemap_body_info(const struct codemap *map, const struct codemap_body *body,
+		       struct codemap_info *info)
+{
+	const struct module *mod = &map->modules.v[body->module];
+
+	codemap_body_life(map, body, info);
 	info->name.flags = info->flags;
 	info->name.ns = strings_text(&map->names, body->ns, &info->name.ns_len);
 	info->name.name = strings_text(&map->names, body->name, &info->name.name_len);

@@ -35,7 +35,7 @@
 
 #include <errno.h>
 #include <libelf.h>
-#include <sha1.h>
+#include <nettle/sha1.h>
 #include <string.h>
 
 #include "base/buf.h"
@@ -124,6 +124,19 @@ static int reserve_entry(struct elf_image *image)
 	return 0;
 }
 
+static const uint8_t code_zeros[16];
+
+/*
+ * How many zeros come before the next code in the buffer: code that is added in the order of its
+ * addresses, without large gaps, is .text then and need not be copied once more.
+ */
+static uint64_t code_gap(const struct elf_image *image, uint64_t addr)
+{
+	uint64_t gap = addr - ELF_IMAGE_BASE - image->code.len;
+
+	return gap < sizeof(code_zeros) ? gap : 0;
+}
+
 /* A refusal is the answer to this call only: the next, smaller one may fit. */
 static int reserve_bytes(struct buf *b, uint64_t n)
 {
@@ -136,6 +149,7 @@ static int reserve_bytes(struct buf *b, uint64_t n)
 int elf_image_add(struct elf_image *image, uint64_t addr, uint64_t size, const char *name,
 		  size_t name_len, const void *code)
 {
+	uint64_t gap = code ? code_gap(image, addr) : 0;
 	struct entry *e;
 	int r;
 
@@ -150,7 +164,7 @@ int elf_image_add(struct elf_image *image, uint64_t addr, uint64_t size, const c
 	r = reserve_bytes(&image->names, name_len + 1);
 	if (r)
 		return r;
-	r = reserve_bytes(&image->code, code ? size : 0);
+	r = reserve_bytes(&image->code, code ? gap + size : 0);
 	if (r)
 		return r;
 
@@ -158,15 +172,17 @@ int elf_image_add(struct elf_image *image, uint64_t addr, uint64_t size, const c
 	*e = (struct entry){
 		.addr = addr,
 		.size = size,
-		.code = code ? image->code.len : NO_CODE,
+		.code = code ? image->code.len + gap : NO_CODE,
 		.name = (uint32_t)image->names.len,
 		.name_len = (uint32_t)name_len,
 	};
 	/* there is room for all of it */
 	buf_append(&image->names, name, name_len);
 	buf_putc(&image->names, '\0');
-	if (code)
+	if (code) {
+		buf_append(&image->code, code_zeros, gap);
 		buf_append(&image->code, code, size);
+	}
 	image->text_size = MAX(image->text_size, addr + size - ELF_IMAGE_BASE);
 	return 0;
 }
@@ -265,14 +281,28 @@ static int make_symbols(const struct elf_image *image, Elf64_Sym **outp)
 	return 0;
 }
 
-/* The bytes of .text, or NULL when there are none. */
+/* Is the buffer .text, as it is? */
+static bool code_is_text(const struct elf_image *image)
+{
+	size_t i;
+
+	for (i = 0; i < image->n_entries; i++) {
+		const struct entry *e = &image->entries[i];
+
+		if (e->code != NO_CODE && e->code != e->addr - ELF_IMAGE_BASE)
+			return false;
+	}
+	return image->code.len == image->text_size;
+}
+
+/* The bytes of .text, or NULL when there are none or the buffer of code is that. */
 static int make_text(const struct elf_image *image, uint8_t **outp)
 {
 	uint8_t *text;
 	size_t i;
 
 	*outp = NULL;
-	if (image->code.len == 0)
+	if (image->code.len == 0 || code_is_text(image))
 		return 0;
 	/* fresh pages read as zeros without being there */
 	text = calloc(1, image->text_size);
@@ -289,31 +319,31 @@ static int make_text(const struct elf_image *image, uint8_t **outp)
 	return 0;
 }
 
-static void hash_number(SHA1_CTX *sha, uint64_t v)
+static void hash_number(struct sha1_ctx *sha, uint64_t v)
 {
-	SHA1Update(sha, (const uint8_t *)&v, sizeof(v));
+	sha1_update(sha, sizeof(v), (const uint8_t *)&v);
 }
 
 static void make_id(struct elf_image *image)
 {
-	SHA1_CTX sha;
+	struct sha1_ctx sha;
 	uint64_t i;
 
-	SHA1Init(&sha);
+	sha1_init(&sha);
 	hash_number(&sha, image->machine);
 	hash_number(&sha, image->n_entries);
-	SHA1Update(&sha, (const uint8_t *)image->symbols,
-		   (image->n_entries + LOCALS) * sizeof(*image->symbols));
-	SHA1Update(&sha, image->names.data, image->names.len);
+	sha1_update(&sha, (image->n_entries + LOCALS) * sizeof(*image->symbols),
+		    (const uint8_t *)image->symbols);
+	sha1_update(&sha, image->names.len, image->names.data);
 	for (i = 0; i < image->n_entries; i++) {
 		const struct entry *e = &image->entries[i];
 
 		if (e->code == NO_CODE)
 			continue;
 		hash_number(&sha, i);
-		SHA1Update(&sha, image->code.data + e->code, e->size);
+		sha1_update(&sha, e->size, image->code.data + e->code);
 	}
-	SHA1Final(image->id, &sha);
+	sha1_digest(&sha, ELF_BUILD_ID_SIZE, image->id);
 }
 
 int elf_image_finish(struct elf_image *image, uint8_t id[ELF_BUILD_ID_SIZE])
@@ -335,6 +365,8 @@ int elf_image_finish(struct elf_image *image, uint8_t id[ELF_BUILD_ID_SIZE])
 	image->text = TAKE_PTR(text);
 	make_id(image);
 	free(TAKE_PTR(image->entries));
+	if (!image->text)
+		image->text = TAKE_PTR(image->code.data);
 	buf_deinit(&image->code);
 	memcpy(id, image->id, ELF_BUILD_ID_SIZE);
 	return 0;

@@ -168,10 +168,18 @@ bool pages_any(const struct pages *p, uint32_t pid, uint64_t start, uint64_t end
 	return false;
 }
 
+/* [at, end) of one page, from the beginning of a granule. */
+static void settle_page(struct settled *settled, uint64_t at, uint64_t end, uint64_t from)
+{
+	settled->from = MAX(settled->from, from);
+	for (; at < end; at += PAGES_GRANULE)
+		settled->heads[at / PAGES_GRANULE % PAGE_GRANULES] =
+			(uint8_t)MIN(end - at, PAGES_GRANULE);
+}
+
 int pages_settle(struct pages *p, uint32_t pid, uint64_t start, uint64_t end, uint64_t from)
 {
-	uint64_t granule = (start + PAGES_GRANULE - 1) / PAGES_GRANULE;
-	uint64_t last = end / PAGES_GRANULE;
+	uint64_t at = (start + PAGES_GRANULE - 1) & ~(uint64_t)(PAGES_GRANULE - 1), stop;
 
 	if (!p->n)
 		return 0;
@@ -179,17 +187,13 @@ int pages_settle(struct pages *p, uint32_t pid, uint64_t start, uint64_t end, ui
 		p->settled = calloc(p->n, sizeof(*p->settled));
 	if (!p->settled)
 		return -ENOMEM;
-	while (granule < last) {
-		uint64_t number = granule / PAGE_GRANULES;
-		uint64_t stop = MIN(last, (number + 1) * PAGE_GRANULES);
+	for (; at < end; at = stop) {
+		uint64_t number = at >> PAGES_SHIFT;
 		const struct page *page = pages_find(p, pid, number);
-		struct settled *settled = page ? &p->settled[page - p->items] : NULL;
 
-		if (settled)
-			settled->from = MAX(settled->from, from);
-		for (; granule < stop; granule++)
-			if (settled)
-				settled->bits[granule / 64 % 4] |= UINT64_C(1) << granule % 64;
+		stop = MIN(end, (number + 1) << PAGES_SHIFT);
+		if (page)
+			settle_page(&p->settled[page - p->items], at, stop, from);
 	}
 	return 0;
 }

@@ -5,9 +5,9 @@
  * Which code addresses a recording holds, by pid: a bit for each 16 bytes of each page that was
  * hit. Its size follows the code that ran, not the number of samples.
  *
- * Once the code is known, a second bit says that an address is *settled*: from some time on,
- * to the recording's end, the same body is there. That spares nearly every sample a question to
- * the code map, which would be a walk through cold memory.
+ * Once the code is known, many addresses are *settled*: from some time on, to the recording's end,
+ * the same body is there. That spares nearly every sample a question to the code map, which would
+ * be a walk through cold memory. It is known to the byte, as bodies seldom end with a granule.
  *
  * Pages lie one after another in the order in which they came, so that those that come again and
  * again are few cache lines; a hash table of indices finds them, and a small table in front of it
@@ -40,8 +40,8 @@ struct page {
 };
 
 struct settled {
-	uint64_t from; /* all of it that is settled has been so since then */
-	uint64_t bits[4];
+	uint64_t from;      /* all of it that is settled has been so since then */
+	uint8_t heads[256]; /* bytes at the start of each granule that are */
 };
 
 void pages_init(struct pages *p);
@@ -55,7 +55,7 @@ int pages_merge(struct pages *p, uint32_t pid, const struct page *page);
 /* Is any address of [start, end) in it? At 16-byte precision. */
 bool pages_any(const struct pages *p, uint32_t pid, uint64_t start, uint64_t end);
 /*
- * Every granule that lies in [start, end) as a whole, of the pages that were hit. From then on
+ * [start, end) from the first granule that begins in it, of the pages that were hit. From then on
  * no page is added. Returns 0 or -ENOMEM.
  */
 int pages_settle(struct pages *p, uint32_t pid, uint64_t start, uint64_t end, uint64_t from);
@@ -101,5 +101,5 @@ static inline bool pages_is_settled(struct pages *p, uint32_t pid, uint64_t addr
 	if (!page)
 		return false;
 	settled = &p->settled[page - p->items];
-	return time >= settled->from && settled->bits[granule >> 6] >> (granule & 63) & 1;
+	return time >= settled->from && addr % PAGES_GRANULE < settled->heads[granule];
 }

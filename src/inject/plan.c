@@ -304,27 +304,29 @@ static int plan_body(void *data, const struct codemap_body *cb)
 {
 	struct plan *plan = data;
 	const struct inject_code *code = &plan->program->code;
+	const struct codemap_range range = codemap_body_range(cb);
+	bool hit = inject_hits(plan->inj, plan->index, range.start, range.end);
+	bool jitted = names_is_jitted(range.flags), wanted;
 	const struct map_record *file;
 	struct codemap_info info;
 	struct body *body;
-	bool hit;
 	int r;
 
-	codemap_body_info(code->map, cb, &info);
-	hit = inject_hits(plan->inj, plan->index, info.start, info.start + info.size);
-	if (!hit && !plan->inj->opts.all_bodies && names_is_jitted(info.name.flags))
+	wanted = hit || plan->inj->opts.all_bodies;
+	if (!wanted && jitted)
 		return 0;
+	codemap_body_life(code->map, cb, &info);
 	if (hit) {
 		r = settle(plan, &info);
 		if (r < 0)
 			return r;
 	}
-	if (!names_is_jitted(info.name.flags)) {
+	if (!jitted) {
 		file = file_of(plan, info.start,
 			       code->to_file_ns ? to_file(code, info.unload) : UINT64_MAX);
 		if (file)
 			return plan_file_body(plan, file, cb, &info, hit);
-		if (!hit && !plan->inj->opts.all_bodies)
+		if (!wanted)
 			return 0;
 	}
 	if (!VEC_ROOM(&plan->bodies))

@@ -434,7 +434,6 @@ void inject_set_code(struct inject *inj, size_t program, const struct inject_cod
 
 struct hit_walk {
 	const struct inject *inj;
-	const struct codemap *map;
 	uint32_t program;
 	codemap_body_fn fn;
 	void *data;
@@ -443,10 +442,9 @@ struct hit_walk {
 static int hit_body(void *data, const struct codemap_body *body)
 {
 	struct hit_walk *walk = data;
-	struct codemap_info info;
+	struct codemap_range range = codemap_body_range(body);
 
-	codemap_body_info(walk->map, body, &info);
-	if (!inject_hits(walk->inj, walk->program, info.start, info.start + info.size))
+	if (!inject_hits(walk->inj, walk->program, range.start, range.end))
 		return 0;
 	return walk->fn(walk->data, body);
 }
@@ -456,7 +454,6 @@ int inject_each_hit(const struct inject *inj, size_t program, const struct codem
 {
 	struct hit_walk walk = {
 		.inj = inj,
-		.map = map,
 		.program = (uint32_t)program,
 		.fn = fn,
 		.data = data,

@@ -31,7 +31,7 @@ static enum codemap_miss look_up(const struct program *p, uint64_t addr, uint64_
 	body = codemap_lookup_at(code->map, addr, code->to_map_ns(code->clock, time), &miss);
 	if (!body)
 		return miss;
-	codemap_body_info(code->map, body, &info);
+	codemap_body_life(code->map, body, &info);
 	return inject_since(code, &info) > time ? CODEMAP_MISS_NOT_YET : CODEMAP_HIT;
 }
 

@@ -304,11 +304,22 @@ static int reader_short(const struct perfdata *p, uint64_t size, uint64_t left)
 			     size, p->pos, size - left);
 }
 
+static inline void reader_take(struct perfdata *p, struct perfdata_record *rec)
+{
+	const uint8_t *bytes = window_bytes(p);
+
+	rec->type = get_le32(bytes);
+	rec->misc = get_le16(bytes + 4);
+	rec->size = get_le16(bytes + 6);
+	rec->bytes = bytes;
+	rec->payload = 0;
+	rec->offset = p->pos;
+}
+
 /* The next record as it is in the file. */
-static inline int reader_next(struct perfdata *p, struct perfdata_record *rec)
+static int reader_next(struct perfdata *p, struct perfdata_record *rec)
 {
 	uint64_t left = p->end - p->pos;
-	const uint8_t *bytes;
 	uint16_t size;
 	int r;
 
@@ -332,13 +343,7 @@ static inline int reader_next(struct perfdata *p, struct perfdata_record *rec)
 		if (r)
 			return r;
 	}
-	bytes = window_bytes(p);
-	rec->type = get_le32(bytes);
-	rec->misc = get_le16(bytes + 4);
-	rec->size = size;
-	rec->bytes = bytes;
-	rec->payload = 0;
-	rec->offset = p->pos;
+	reader_take(p, rec);
 	if (unlikely(rec->type > MAX_KERNEL_TYPE)) {
 		r = reader_user_record(p, rec);
 		if (r)
@@ -371,7 +376,7 @@ static int reader_refused(const struct perfdata *p, const struct perfdata_record
  * What came compressed goes first, until the next COMPRESSED record is needed. Plain records
  * that lie between two parts of one record are passed on before it.
  */
-int perfdata_next(struct perfdata *p, struct perfdata_record *rec)
+static NOINLINE int reader_next_any(struct perfdata *p, struct perfdata_record *rec)
 {
 	int r;
 
@@ -400,4 +405,18 @@ int perfdata_next(struct perfdata *p, struct perfdata_record *rec)
 	p->error = r;
 	p->special = true;
 	return r;
+}
+
+/* Nearly always a record of the kernel that is in the window: no more than that is done here. */
+int perfdata_next(struct perfdata *p, struct perfdata_record *rec)
+{
+	size_t left = window_left(p);
+
+	if (unlikely(p->special || left < RECORD_HEADER))
+		return reader_next_any(p, rec);
+	reader_take(p, rec);
+	if (unlikely(rec->type > MAX_KERNEL_TYPE || rec->size < RECORD_HEADER || rec->size > left))
+		return reader_next_any(p, rec);
+	p->pos += rec->size;
+	return 0;
 }

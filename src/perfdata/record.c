@@ -113,8 +113,8 @@ static size_t sample_read_end(const struct layout *l, const struct perfdata_reco
 	return n <= (left - head) / entry ? at + head + (size_t)n * entry : SIZE_MAX;
 }
 
-static int sample_chain(const struct perfdata *p, const struct layout *l,
-			const struct perfdata_record *rec, struct perfdata_sample *s)
+static NOINLINE int sample_chain(const struct perfdata *p, const struct layout *l,
+				 const struct perfdata_record *rec, struct perfdata_sample *s)
 {
 	size_t at = l->fixed;
 
@@ -129,15 +129,9 @@ static int sample_chain(const struct perfdata *p, const struct layout *l,
 	return 0;
 }
 
-int perfdata_parse_sample(const struct perfdata *p, const struct perfdata_record *rec,
-			  struct perfdata_sample *s)
+static inline int sample_fields(const struct perfdata *p, const struct layout *l,
+				const struct perfdata_record *rec, struct perfdata_sample *s)
 {
-	const struct layout *l = attrs_of_sample(&p->main->attrs, rec->bytes, rec->size);
-
-	if (unlikely(rec->type != PERFDATA_SAMPLE))
-		return -EINVAL;
-	if (unlikely(!l))
-		return record_unknown(p, rec);
 	if (unlikely(rec->size < l->fixed))
 		return record_short(p, rec);
 	sample_id(l, rec->bytes, &s->id);
@@ -147,6 +141,26 @@ int perfdata_parse_sample(const struct perfdata *p, const struct perfdata_record
 	s->chain = NULL;
 	s->n_chain = 0;
 	return l->sample_type & SAMPLE_CALLCHAIN ? sample_chain(p, l, rec, s) : 0;
+}
+
+/* Of several events, or of none. */
+static NOINLINE int sample_of_event(const struct perfdata *p, const struct perfdata_record *rec,
+				    struct perfdata_sample *s)
+{
+	const struct layout *l = attrs_of_sample(&p->main->attrs, rec->bytes, rec->size);
+
+	return l ? sample_fields(p, l, rec, s) : record_unknown(p, rec);
+}
+
+int perfdata_parse_sample(const struct perfdata *p, const struct perfdata_record *rec,
+			  struct perfdata_sample *s)
+{
+	const struct attrs *attrs = &p->main->attrs;
+
+	if (unlikely(rec->type != PERFDATA_SAMPLE))
+		return -EINVAL;
+	return likely(attrs->uniform) ? sample_fields(p, attrs->layouts, rec, s)
+				      : sample_of_event(p, rec, s);
 }
 
 /* -- Mappings and tasks --------------------------------------------------------------- */

@@ -301,6 +301,39 @@ START_TEST(test_order_is_nothing)
 }
 END_TEST
 
+/* In the order of addresses, with gaps that are filled and one that is not. */
+static const struct body in_order[] = {
+	{ BASE, 3, "a", "\1\2\3" },     { BASE + 0x10, 2, "b", "\4\5" },
+	{ BASE + 0x12, 1, "c", "\6" },  { BASE + 0x20, 4, "d", "\7\10\11\12" },
+	{ BASE + 0x40, 1, "e", "\13" }, { BASE + 0x41, 1, "f", NULL },
+};
+
+START_TEST(test_code_in_order)
+{
+	size_t n, i;
+
+	for (n = 1; n <= ARRAY_SIZE(in_order); n++) {
+		_cleanup_image_ struct elf_image *image = new_image(EM_X86_64);
+		_cleanup_image_ struct elf_image *other = new_image(EM_X86_64);
+		uint8_t id[ELF_BUILD_ID_SIZE], other_id[ELF_BUILD_ID_SIZE];
+		_cleanup_close_ int fd = -1, other_fd = -1;
+		struct file f, want;
+
+		for (i = 0; i < n; i++) {
+			add(image, &in_order[i]);
+			add(other, &in_order[n - 1 - i]);
+		}
+		fd = finish(image, id);
+		other_fd = finish(other, other_id);
+		read_back(fd, &f);
+		read_back(other_fd, &want);
+		ck_assert_mem_eq(id, other_id, ELF_BUILD_ID_SIZE);
+		ck_assert_uint_eq(f.size, want.size);
+		ck_assert_mem_eq(f.bytes, want.bytes, f.size);
+	}
+}
+END_TEST
+
 /* One body, and whatever can be different about it. */
 static const struct body variants[] = {
 	{ BASE + 0x10, 2, "name", "\1\2" },  { BASE + 0x11, 2, "name", "\1\2" },
@@ -527,6 +560,7 @@ int main(void)
 	suite_add_tcase(s, tc);
 	tc = tcase_create("id");
 	tcase_add_test(tc, test_order_is_nothing);
+	tcase_add_test(tc, test_code_in_order);
 	tcase_add_test(tc, test_id_tells_all);
 	suite_add_tcase(s, tc);
 	tc = tcase_create("bounds");

@@ -1008,6 +1008,32 @@ START_TEST(test_pages)
 }
 END_TEST
 
+/* Of bodies, the bytes from the first granule on: to the byte. */
+START_TEST(test_pages_settled)
+{
+	struct pages p;
+	uint64_t addr;
+
+	pages_init(&p);
+	ck_assert_int_eq(pages_mark(&p, 1, 0x1123), 0);
+	ck_assert_int_eq(pages_mark(&p, 1, 0x2123), 0);
+	ck_assert(!pages_is_settled(&p, 1, 0x1123, 100));
+	ck_assert_int_eq(pages_settle(&p, 1, 0x1108, 0x1125, 10), 0);
+	ck_assert_int_eq(pages_settle(&p, 1, 0x1126, 0x112f, 10), 0); /* no granule begins in it */
+	ck_assert_int_eq(pages_settle(&p, 1, 0x1130, 0x1140, 10), 0);
+	ck_assert_int_eq(pages_settle(&p, 1, 0x1ff0, 0x4001, 20), 0); /* 0x3000 was not hit */
+	for (addr = 0x1000; addr < 0x5000; addr++) {
+		bool want = (addr >= 0x1110 && addr < 0x1125) ||
+			    (addr >= 0x1130 && addr < 0x1140) || (addr >= 0x1ff0 && addr < 0x3000);
+
+		ck_assert_int_eq(pages_is_settled(&p, 1, addr, 20), want);
+		ck_assert(!pages_is_settled(&p, 1, addr, 19));
+		ck_assert(!pages_is_settled(&p, 2, addr, 20));
+	}
+	pages_deinit(&p);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("inject");
@@ -1016,6 +1042,7 @@ int main(void)
 	int failed;
 
 	tcase_add_test(t, test_pages);
+	tcase_add_test(t, test_pages_settled);
 	tcase_add_test(t, test_nothing_to_do);
 	tcase_add_test(t, test_file);
 	tcase_add_test(t, test_exec);
