@@ -145,9 +145,15 @@
 /* Pages of code that a recording hits (16 GB of code): past this, everything counts as hit. */
 #define CAP_INJECT_PAGES 4194304u
 /* Records of mappings, forks, execs and exits of one recording. */
-#define CAP_INJECT_EVENTS 16777216u
-/* Records to be inserted: some for each body that was hit and each mapping that covers it anew. */
-#define CAP_INJECT_INSERTS 8388608u
+#define CAP_INJECT_EVENTS 4194304u
+/* Of one program. Records to be inserted: some for each body that was hit. */
+#define CAP_INJECT_INSERTS 1048576u
+/* Pieces of runtime memory: the kernel itself allows 65,530 mappings. */
+#define CAP_INJECT_PIECES 65536u
+/* Files with precompiled code, and so images, of one recording. */
+#define CAP_INJECT_IMAGES 4096u
+/* From the first to the last method of a file whose image has code bytes. */
+#define CAP_FILE_TEXT MIB(64)
 /* Distinct names of mappings: text. */
 #define CAP_INJECT_NAME_BYTES MIB(64)
 /* Retired bodies of one target while a recording is under way. */
@@ -163,7 +169,7 @@
 #define CAP_PERF_ATTRS 16384u
 /* The kernel itself refuses attrs of more than a page; they have 136 bytes today. */
 #define CAP_PERF_ATTR_BYTES 4096u
-/* One id for each event on each CPU: 100 events on 10,000 CPUs. Doubled for the hash table. */
+/* One id for each event on each CPU: 100 events on 10,000 CPUs. As read, duplicates included. */
 #define CAP_PERF_IDS 1048576u
 /* Host names have up to 64 bytes on Linux; perf pads them. */
 #define CAP_PERF_HOSTNAME 1024u
@@ -171,3 +177,5 @@
 #define CAP_PERF_ZSTD_WINDOW_LOG 27
 /* AUX records that have moved by different distances, 16 bytes each. */
 #define CAP_PERF_AUX_MOVES 4194304u
+/* A name in an image. Nobody reads more, and long ones of many bodies make files of 100 MB. */
+#define CAP_SYMBOL_NAME 4096u

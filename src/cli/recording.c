@@ -13,6 +13,7 @@
 #include "cli/recording_state.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <string.h>
 
 #include "base/caps.h"
@@ -28,10 +29,14 @@
 
 static void recording_deinit(struct recording *rec)
 {
-	inject_free(rec->inj);
+	size_t i;
+
 	recording_close(rec);
 	free(rec->sources);
+	for (i = 0; rec->why && i < inject_n_programs(rec->inj); i++)
+		free(rec->why[i]);
 	free(rec->why);
+	inject_free(rec->inj);
 	free(rec->quiet);
 	buildid_cache_free(rec->cache);
 	buf_deinit(&rec->text);
@@ -111,6 +116,17 @@ static void set_clock(struct recording *rec)
 
 /* -- sources -------------------------------------------------------------------------- */
 
+static void PRINTF_LIKE(3, 4) set_why(struct recording *rec, size_t i, const char *fmt, ...)
+{
+	va_list ap;
+
+	free(rec->why[i]);
+	va_start(ap, fmt);
+	if (vasprintf(&rec->why[i], fmt, ap) < 0)
+		rec->why[i] = NULL;
+	va_end(ap);
+}
+
 static const char *trust(struct recording *rec, size_t i, uint64_t start,
 			 const struct source_mapping *mappings, size_t n_mappings)
 {
@@ -134,9 +150,9 @@ static struct source *find_source(struct recording *rec, size_t i)
 		if (!s->target ||
 		    (s->complete && !trust(rec, i, s->start_ns, s->mappings, s->n_mappings)))
 			return s;
-		snprintf(rec->why[i], sizeof(rec->why[i]), "%s",
-			 s->complete ? trust(rec, i, s->start_ns, s->mappings, s->n_mappings)
-				     : s->why);
+		set_why(rec, i, "%s",
+			s->complete ? trust(rec, i, s->start_ns, s->mappings, s->n_mappings)
+				    : s->why);
 	}
 	return NULL;
 }
@@ -172,7 +188,7 @@ static int attach(struct recording *rec, size_t i)
 		why = "it has exited, and was not attached to while it ran (clrsym perf does that)";
 	if (why) {
 		rec->quiet[i] |= !program->runtime;
-		snprintf(rec->why[i], sizeof(rec->why[i]), "%s", why);
+		set_why(rec, i, "%s", why);
 		return 0;
 	}
 	return source_attach_proc(rec->set, TAKE_PTR(proc), &rec->sources[i]);
@@ -187,24 +203,23 @@ static int choose_source(struct recording *rec, size_t i)
 		return 0;
 	}
 	rec->sources[i] = find_source(rec, i);
-	if (rec->sources[i] || *rec->why[i])
+	if (rec->sources[i] || rec->why[i])
 		return 0;
 	if (!rec->opts->attach) {
 		rec->quiet[i] = !program->runtime;
-		snprintf(rec->why[i], sizeof(rec->why[i]),
-			 "it was not there long enough to be attached to");
+		set_why(rec, i, "it was not there long enough to be attached to");
 		return 0;
 	}
 	if (program->ended) {
 		rec->quiet[i] = !program->runtime;
-		snprintf(rec->why[i], sizeof(rec->why[i]),
-			 "it %s, and was not attached to while it ran (clrsym perf does that)",
-			 program->replaced ? "runs another program now (exec)" : "has exited");
+		set_why(rec, i,
+			"it %s, and was not attached to while it ran (clrsym perf does that)",
+			program->replaced ? "runs another program now (exec)" : "has exited");
 		return 0;
 	}
 	if (rec->distrust) {
 		rec->quiet[i] = !program->runtime;
-		snprintf(rec->why[i], sizeof(rec->why[i]), "%s", rec->distrust);
+		set_why(rec, i, "%s", rec->distrust);
 		return 0;
 	}
 	return attach(rec, i);
@@ -360,13 +375,15 @@ static int gather(struct recording *rec)
 		struct inject_code code = {
 			.map = s ? source_map(s) : NULL,
 			.machine = s ? s->machine : 0,
+			.owner = s ? s->owner : 0,
 			.bytes = rec->opts->no_code ? NULL : code_bytes,
 			.data = s,
 		};
 
 		if (!s)
 			continue;
-		snprintf(rec->why[i], sizeof(rec->why[i]), "%s", s->why);
+		if (*s->why)
+			set_why(rec, i, "%s", s->why);
 		if (!s->complete) {
 			rec->sources[i] = NULL;
 			continue;

@@ -144,7 +144,13 @@ static int open_directory(struct recording *rec)
 	for (i = 0; i < n; i++) {
 		int fd = r ? -1
 			   : openat(rec->dir_fd, entries[i]->d_name,
-				    O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+				    O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+		struct stat st;
+
+		if (fd >= 0 && (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))) {
+			close(fd);
+			r = -EINVAL;
+		}
 
 		if (r == 0)
 			r = fd < 0 ? -errno : add_part(rec, entries[i]->d_name, fd);

@@ -68,10 +68,14 @@ static void report_program(struct recording *rec, size_t i)
 		return;
 	if (!rec->sources[i]) {
 		log_warn("pid %u: %" PRIu64 " samples in managed code stay without names: %s",
-			 program->pid, stats.no_code, rec->why[i]);
+			 program->pid, stats.no_code, rec->why[i] ? rec->why[i] : "out of memory");
 		return;
 	}
-	if (*rec->why[i])
+	if (program->over_cap)
+		log_warn("pid %u: its frames stay without names: it needs more records than any "
+			 "program should",
+			 program->pid);
+	if (rec->why[i])
 		log_warn("pid %u: %s", program->pid, rec->why[i]);
 	if (!stats.unnamed)
 		return;
@@ -171,6 +175,6 @@ bool recording_is_hopeless(struct recording *rec)
 	if (n > 1)
 		snprintf(more, sizeof(more), " (and %zu others)", n - 1);
 	log_error("pid %u%s: nothing can be named: %s", inject_program(rec->inj, first)->pid, more,
-		  rec->why[first]);
+		  rec->why[first] ? rec->why[first] : "out of memory");
 	return true;
 }

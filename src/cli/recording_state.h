@@ -30,7 +30,7 @@ struct recording {
 	int dir_fd; /* of a directory */
 	struct stat in_stat;
 	struct source **sources; /* by program; NULL: none */
-	char (*why)[512];        /* why there is none, or less than there should be; "" */
+	char **why;              /* why there is none, or less than there should be; NULL */
 	bool *quiet;             /* no .NET process at all */
 	struct perfdata_clock_track track;
 	bool convert;      /* times are known on both clocks */

@@ -151,6 +151,7 @@ static struct source *source_new(struct sources *set, pid_t pid)
 	s->set = set;
 	s->pid = pid;
 	s->machine = SOURCE_MACHINE;
+	s->owner = geteuid();
 	s->next = set->list;
 	set->list = s;
 	return s;
@@ -175,6 +176,7 @@ static int source_start(struct source *s, struct proc *proc)
 	int r;
 
 	s->start = proc->start;
+	s->owner = proc->euid;
 	s->start_ns = source_proc_start(proc);
 	s->attach_ns = clock_now_ns();
 	r = target_new(&s->target, &set->pool, proc, &set->opts, &callbacks, s);

@@ -24,6 +24,7 @@ struct source {
 	pid_t pid;
 	struct target *target;           /* NULL: recorded */
 	struct codemap *trace;           /* recorded: its own map */
+	uint32_t owner;                  /* uid of the process; of a recorded stream: ours */
 	uint16_t machine;                /* EM_* */
 	uint64_t start;                  /* of the process, in ticks: with the pid its identity */
 	uint64_t start_ns;               /* the same on CLOCK_MONOTONIC */

@@ -12,13 +12,16 @@
  *   then     .symtab (global sized functions of .text: others are skipped by perf), .strtab
  *
  * The one program header says "address = file offset" again, for those who ask it and not the
- * section: blazesym, and perf 5.19, which drops symbols without one. It says so of all of .text, in
- * the file or not: blazesym looks up addresses only up to p_filesz.
+ * section: blazesym, and perf 5.19, which drops symbols without one. It says so of all addresses,
+ * in the file or not: blazesym looks up addresses only up to p_filesz.
  *
  * An image without any code bytes has a .text of type NOBITS: the file is then only as large as its
  * names, whatever the address space. With code, .text is one block of memory (a block for each
  * body would cost two system calls each) whose gaps are pages never touched; libelf would fill
- * them in 4 KiB steps, and can leave no holes.
+ * them in 4 KiB steps, and can leave no holes. It ends where the last body with code ends, or a
+ * large body without would make a large file of nothing. Symbols behind that end still say .text,
+ * since perf, blazesym and nm go by value and size of a symbol alone; only eu-elflint, which holds
+ * them against the section, and gdb, which looks for a section first, do not take to them.
  *
  * The build-id is the SHA-1 of machine, symbols, names and code, as a hash of content and not as
  * a defence: who can choose the content of an image can give it any name anyway. Gaps are left out
@@ -40,6 +43,7 @@
 
 #include "base/buf.h"
 #include "base/caps.h"
+#include "base/utf.h"
 
 #define NO_CODE       UINT64_MAX
 #define FIRST_ENTRIES 256u
@@ -56,7 +60,8 @@ struct entry {
 struct elf_image {
 	uint16_t machine;
 	uint64_t max_bytes;
-	uint64_t text_size;
+	uint64_t space;     /* all addresses, from the base on */
+	uint64_t text_size; /* up to where there is code; 0: there is none */
 
 	struct entry *entries; /* NULL when finished */
 	size_t n_entries, size_entries;
@@ -149,14 +154,15 @@ static int reserve_bytes(struct buf *b, uint64_t n)
 int elf_image_add(struct elf_image *image, uint64_t addr, uint64_t size, const char *name,
 		  size_t name_len, const void *code)
 {
-	uint64_t gap = code ? code_gap(image, addr) : 0;
+	uint64_t gap = code ? code_gap(image, addr) : 0, end;
 	struct entry *e;
 	int r;
 
-	name_len = strnlen(name, name_len);
+	name_len = utf8_cut(name, strnlen(name, name_len), CAP_SYMBOL_NAME);
 	if (size == 0 || addr < ELF_IMAGE_BASE || size > UINT64_MAX - addr || name_len == 0)
 		return ELF_IMAGE_E_INVALID;
-	if (addr + size - ELF_IMAGE_BASE > image->max_bytes)
+	end = addr + size - ELF_IMAGE_BASE;
+	if (code && end > image->max_bytes)
 		return ELF_IMAGE_E_FULL;
 	r = reserve_entry(image);
 	if (r)
@@ -182,8 +188,9 @@ int elf_image_add(struct elf_image *image, uint64_t addr, uint64_t size, const c
 	if (code) {
 		buf_append(&image->code, code_zeros, gap);
 		buf_append(&image->code, code, size);
+		image->text_size = MAX(image->text_size, end);
 	}
-	image->text_size = MAX(image->text_size, addr + size - ELF_IMAGE_BASE);
+	image->space = MAX(image->space, end);
 	return 0;
 }
 
@@ -302,7 +309,7 @@ static int make_text(const struct elf_image *image, uint8_t **outp)
 	size_t i;
 
 	*outp = NULL;
-	if (image->code.len == 0 || code_is_text(image))
+	if (image->text_size == 0 || code_is_text(image))
 		return 0;
 	/* fresh pages read as zeros without being there */
 	text = calloc(1, image->text_size);
@@ -441,8 +448,8 @@ static int write_headers(Elf *elf, const struct elf_image *image)
 	*phdr = (Elf64_Phdr){
 		.p_type = PT_LOAD,
 		.p_flags = PF_R | PF_X,
-		.p_filesz = ELF_IMAGE_BASE + image->text_size,
-		.p_memsz = ELF_IMAGE_BASE + image->text_size,
+		.p_filesz = ELF_IMAGE_BASE + image->space,
+		.p_memsz = ELF_IMAGE_BASE + image->space,
 		.p_align = ELF_IMAGE_BASE,
 	};
 	elf_flagelf(elf, ELF_C_SET, ELF_F_LAYOUT);
@@ -451,7 +458,7 @@ static int write_headers(Elf *elf, const struct elf_image *image)
 
 static int write_sections(Elf *elf, const struct elf_image *image)
 {
-	uint64_t text_end = ELF_IMAGE_BASE + (image->text ? image->text_size : 0);
+	uint64_t text_end = ELF_IMAGE_BASE + image->text_size;
 	uint64_t symtab_offset = (text_end + 7) & ~(uint64_t)7;
 	uint64_t symtab_size = (image->n_entries + LOCALS) * sizeof(*image->symbols);
 	uint8_t note[NOTE_SIZE];
@@ -465,7 +472,7 @@ static int write_sections(Elf *elf, const struct elf_image *image)
 				     .sh_flags = SHF_ALLOC | SHF_EXECINSTR,
 				     .sh_addr = ELF_IMAGE_BASE,
 				     .sh_offset = ELF_IMAGE_BASE,
-				     .sh_size = image->text_size,
+				     .sh_size = image->text ? image->text_size : image->space,
 				     .sh_addralign = 16 },
 				   image->text,
 				   ELF_T_BYTE },

@@ -56,6 +56,7 @@ struct inject_program {
 	bool replaced;    /* it was that exec */
 	bool runtime;     /* mappings that only .NET has are there */
 	bool maybe;       /* executable anonymous memory is: any JIT's */
+	bool over_cap;    /* planned, but it needs more records than any should: no names */
 	bool sampled;     /* some address lies in a mapping that may hold managed code */
 };
 
@@ -70,6 +71,7 @@ struct inject_mapping {
 struct inject_code {
 	const struct codemap *map; /* must not change any more */
 	uint16_t machine;          /* EM_* */
+	uint32_t owner;            /* its user: names of files are shared among one's programs */
 	/*
 	 * A body's bytes (info->size), or NULL when they are not known for sure. May be
 	 * NULL itself. Borrowed until the next call.

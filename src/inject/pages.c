@@ -10,6 +10,8 @@
 #include "base/hash.h"
 #include "base/util.h"
 
+/* So many pages are asked for one by one. */
+#define PAGES_FEW     4u
 #define PAGES_FIRST   1024u
 #define PAGE_GRANULES 256u
 
@@ -23,6 +25,7 @@ void pages_deinit(struct pages *p)
 	free(p->items);
 	free(p->settled);
 	free(p->slots);
+	free(p->order);
 	*p = (struct pages){ 0 };
 }
 
@@ -134,33 +137,99 @@ static bool pages_test(const struct page *page, unsigned int from, unsigned int 
 	return false;
 }
 
+static int compare_pages(const void *ap, const void *bp, void *data)
+{
+	const struct page *items = data;
+	const struct page *a = &items[*(const uint32_t *)ap], *b = &items[*(const uint32_t *)bp];
+
+	if (a->pid != b->pid)
+		return a->pid < b->pid ? -1 : 1;
+	return a->number < b->number ? -1 : a->number > b->number;
+}
+
+int pages_seal(struct pages *p)
+{
+	uint32_t i;
+
+	p->order = malloc((p->n + (size_t)1) * sizeof(*p->order));
+	if (!p->order)
+		return -ENOMEM;
+	for (i = 0; i < p->n; i++)
+		p->order[i] = i;
+	if (p->n)
+		qsort_r(p->order, p->n, sizeof(*p->order), compare_pages, p->items);
+	return 0;
+}
+
+/*
+ * A walk over the pages of a pid from one number to another. Code is mostly in one or two pages,
+ * which the hash finds at once; a mapping may be far larger than all that was hit.
+ */
+struct pages_walk {
+	const struct pages *p;
+	uint32_t pid, at;
+	bool ordered;
+	uint64_t number, last;
+};
+
+static void walk_init(struct pages_walk *w, const struct pages *p, uint32_t pid, uint64_t start,
+		      uint64_t end)
+{
+	uint32_t lo = 0, hi = p->n;
+
+	*w = (struct pages_walk){
+		.p = p,
+		.pid = pid,
+		.number = start >> PAGES_SHIFT,
+		.last = (end - 1) >> PAGES_SHIFT,
+	};
+	w->ordered = p->order && w->last - w->number >= PAGES_FEW;
+	if (!w->ordered)
+		return;
+	while (lo < hi) {
+		uint32_t mid = lo + (hi - lo) / 2;
+		const struct page *page = &p->items[p->order[mid]];
+
+		if (page->pid < pid || (page->pid == pid && page->number < w->number))
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	w->at = lo;
+}
+
+static struct page *walk_next(struct pages_walk *w)
+{
+	if (w->ordered) {
+		struct page *page = w->at < w->p->n ? &w->p->items[w->p->order[w->at++]] : NULL;
+
+		return page && page->pid == w->pid && page->number <= w->last ? page : NULL;
+	}
+	while (w->number <= w->last) {
+		struct page *page = pages_find(w->p, w->pid, w->number++);
+
+		if (page)
+			return page;
+	}
+	return NULL;
+}
+
 bool pages_any(const struct pages *p, uint32_t pid, uint64_t start, uint64_t end)
 {
-	uint64_t number, last = (end - 1) >> PAGES_SHIFT;
+	struct pages_walk w;
+	const struct page *page;
 
 	if (p->full)
 		return true;
 	if (!p->n || start >= end)
 		return false;
-	/* a mapping may be far larger than all that was hit */
-	if (last - (start >> PAGES_SHIFT) > p->n) {
-		uint32_t i;
-
-		for (i = 0; i < p->n; i++)
-			if (p->items[i].pid == pid && p->items[i].number >= start >> PAGES_SHIFT &&
-			    p->items[i].number <= last)
-				return true;
-		return false;
-	}
-	for (number = start >> PAGES_SHIFT; number <= last; number++) {
-		const struct page *page = pages_find(p, pid, number);
+	walk_init(&w, p, pid, start, end);
+	while ((page = walk_next(&w))) {
 		unsigned int from = 0, to = PAGE_GRANULES - 1;
 
-		if (!page)
-			continue;
-		if (number == start >> PAGES_SHIFT)
+		if (page->number == start >> PAGES_SHIFT)
 			from = (start / PAGES_GRANULE) % PAGE_GRANULES;
-		if (number == last)
+		if (page->number == w.last)
 			to = ((end - 1) / PAGES_GRANULE) % PAGE_GRANULES;
 		if (pages_test(page, from, to))
 			return true;
@@ -179,7 +248,9 @@ static void settle_page(struct settled *settled, uint64_t at, uint64_t end, uint
 
 int pages_settle(struct pages *p, uint32_t pid, uint64_t start, uint64_t end, uint64_t from)
 {
-	uint64_t at = (start + PAGES_GRANULE - 1) & ~(uint64_t)(PAGES_GRANULE - 1), stop;
+	uint64_t at = (start + PAGES_GRANULE - 1) & ~(uint64_t)(PAGES_GRANULE - 1);
+	const struct page *page;
+	struct pages_walk w;
 
 	if (!p->n)
 		return 0;
@@ -187,13 +258,14 @@ int pages_settle(struct pages *p, uint32_t pid, uint64_t start, uint64_t end, ui
 		p->settled = calloc(p->n, sizeof(*p->settled));
 	if (!p->settled)
 		return -ENOMEM;
-	for (; at < end; at = stop) {
-		uint64_t number = at >> PAGES_SHIFT;
-		const struct page *page = pages_find(p, pid, number);
+	if (at >= end)
+		return 0;
+	walk_init(&w, p, pid, at, end);
+	while ((page = walk_next(&w))) {
+		uint64_t base = page->number << PAGES_SHIFT;
 
-		stop = MIN(end, (number + 1) << PAGES_SHIFT);
-		if (page)
-			settle_page(&p->settled[page - p->items], at, stop, from);
+		settle_page(&p->settled[page - p->items], MAX(at, base),
+			    MIN(end, base + (UINT64_C(1) << PAGES_SHIFT)), from);
 	}
 	return 0;
 }

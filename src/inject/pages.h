@@ -26,6 +26,8 @@ struct pages {
 	struct page *items;
 	struct settled *settled; /* of the same index, once anything is settled */
 	uint32_t n, size;
+	uint32_t *order; /* by pid and number, once sealed: for ranges that are larger than a few
+			    pages */
 	uint32_t *slots; /* open addressing; index + 1, 0: empty; n_slots is a power of two */
 	uint32_t n_slots;
 	uint64_t seed;
@@ -52,11 +54,13 @@ struct page *pages_get(struct pages *p, uint32_t pid, uint64_t number, int *erro
 const struct page *pages_look(struct pages *p, uint32_t pid, uint64_t number);
 /* Adds what another pid's page holds. Returns 0 or -ENOMEM. */
 int pages_merge(struct pages *p, uint32_t pid, const struct page *page);
-/* Is any address of [start, end) in it? At 16-byte precision. */
+/* No page is added any more. Returns 0 or -ENOMEM. */
+int pages_seal(struct pages *p);
+/* Is any address of [start, end) in it? At 16-byte precision; after pages_seal(). */
 bool pages_any(const struct pages *p, uint32_t pid, uint64_t start, uint64_t end);
 /*
- * [start, end) from the first granule that begins in it, of the pages that were hit. From then on
- * no page is added. Returns 0 or -ENOMEM.
+ * [start, end) from the first granule that begins in it, of the pages that were hit; after
+ * pages_seal(). Returns 0 or -ENOMEM.
  */
 int pages_settle(struct pages *p, uint32_t pid, uint64_t start, uint64_t end, uint64_t from);
 

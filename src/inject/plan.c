@@ -32,7 +32,7 @@ struct body {
 	const struct codemap_body *body;
 	uint64_t start, end, load, unload;
 	uint64_t addr; /* in the image */
-	bool hit;
+	bool hit, bytes;
 };
 
 struct change {
@@ -56,12 +56,8 @@ struct plan {
 	VEC(struct change) changes;
 	VEC(struct covered) covered;
 	VEC(uint32_t) live; /* bodies, disjoint, by address */
-	struct buf name;
 	uint64_t next_addr;
-	/* the record that file_of() found last, and where its answer holds for good */
-	const struct map_record *file;
-	struct span file_span;
-	struct image *file_image;
+	size_t n_inserts; /* of others, before */
 };
 
 static void plan_deinit(struct plan *plan)
@@ -70,198 +66,63 @@ static void plan_deinit(struct plan *plan)
 	free(plan->changes.items);
 	free(plan->covered.items);
 	free(plan->live.items);
-	buf_deinit(&plan->name);
 }
 
 /* -- images --------------------------------------------------------------------------- */
 
-static struct image *image_new(struct inject *inj, uint16_t machine, const char *path)
+/* A part of a file name: what may be in one, and hides or misleads nobody. */
+static void make_label(char *label, size_t size, const char *path)
 {
 	const char *slash = strrchr(path, '/');
+	size_t i;
+
+	snprintf(label, size, "%s", slash ? slash + 1 : path);
+	for (i = 0; label[i]; i++) {
+		char c = label[i];
+
+		if (!(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z') && !(c >= '0' && c <= '9') &&
+		    !(i && strchr(".-+", c)))
+			label[i] = '_';
+	}
+}
+
+struct image *inject_image_new(struct inject *inj, uint16_t machine, const char *path)
+{
 	struct image *image;
 
 	if (!VEC_ROOM(&inj->images))
 		return NULL;
 	image = &inj->images.items[inj->images.n];
 	*image = (struct image){ 0 };
-	snprintf(image->label, sizeof(image->label), "%s", slash ? slash + 1 : path);
+	make_label(image->label, sizeof(image->label), path);
 	if (elf_image_new(&image->elf, machine, CAP_IMAGE_BYTES) < 0)
 		return NULL;
 	inj->images.n++;
 	return image;
 }
 
-static int image_add(struct plan *plan, struct image *image, const struct codemap_body *body,
-		     uint64_t addr, bool hit)
+int inject_image_add(struct inject *inj, struct image *image, const struct inject_code *code,
+		     const struct codemap_body *body, uint64_t addr, bool hit, bool want_bytes)
 {
-	const struct inject_code *code = &plan->program->code;
 	const uint8_t *bytes = NULL;
 	struct codemap_info info;
 	int r;
 
 	codemap_body_info(code->map, body, &info);
-	buf_clear(&plan->name);
-	r = names_append(&plan->name, &info.name, plan->inj->opts.style, !plan->inj->opts.no_tiers);
+	buf_clear(&inj->scratch);
+	r = names_append(&inj->scratch, &info.name, inj->opts.style, !inj->opts.no_tiers);
 	if (r < 0)
 		return r;
-	if (hit && code->bytes)
+	if (want_bytes && code->bytes)
 		bytes = code->bytes(code->data, &info);
-	r = elf_image_add(image->elf, addr, info.size, (const char *)plan->name.data,
-			  plan->name.len, bytes);
+	r = elf_image_add(image->elf, addr, info.size, (const char *)inj->scratch.data,
+			  inj->scratch.len, bytes);
 	if (r)
 		return r < 0 ? r : 0; /* over a cap of the image: it stays without a name */
-	plan->inj->stats.bodies++;
-	plan->inj->stats.hit += hit;
-	plan->inj->stats.with_bytes += bytes != NULL;
+	inj->stats.bodies++;
+	inj->stats.hit += hit;
+	inj->stats.with_bytes += bytes != NULL;
 	return 0;
-}
-
-/* -- precompiled code in files -------------------------------------------------------- */
-
-static bool same_file(const struct inject *inj, const struct map_record *a,
-		      const struct map_record *b)
-{
-	static const uint8_t none[sizeof(a->inode)];
-
-	return memcmp(a->inode, b->inode, sizeof(a->inode)) == 0 &&
-	       (a->name == b->name ||
-		(memcmp(a->inode, none, sizeof(none)) != 0 &&
-		 strcmp(inject_name(inj, a->name), inject_name(inj, b->name)) == 0));
-}
-
-/*
- * The record of a file that an address of the program lay in before a time, or NULL. Records that
- * came later bound the range for which that is so.
- */
-static const struct map_record *file_of(struct plan *plan, uint64_t addr, uint64_t before)
-{
-	const struct inject *inj = plan->inj;
-	const struct map_record *found = NULL;
-	struct span span = { 0, UINT64_MAX };
-	uint32_t i;
-
-	if (before == UINT64_MAX && plan->file && addr >= plan->file_span.lo &&
-	    addr < plan->file_span.hi)
-		return plan->file;
-	for (i = plan->program->first_map; i != NO_INDEX; i = inj->maps.items[i].next) {
-		const struct map_record *m = &inj->maps.items[i];
-
-		if (m->time >= before && m->time)
-			break;
-		if (addr - m->addr < m->len) {
-			found = m;
-			span = (struct span){ m->addr, m->addr + m->len };
-		} else if (m->addr > addr) {
-			span.hi = MIN(span.hi, m->addr);
-		} else {
-			span.lo = MAX(span.lo, m->addr + m->len);
-		}
-	}
-	if (!found || found->class != MAP_FILE)
-		return NULL;
-	if (before == UINT64_MAX && found != plan->file) {
-		plan->file = found;
-		plan->file_image = NULL;
-	}
-	if (before == UINT64_MAX)
-		plan->file_span = span;
-	return found;
-}
-
-static struct image *file_image(struct plan *plan, const struct map_record *m)
-{
-	struct inject *inj = plan->inj;
-	struct image *image;
-	size_t i;
-
-	for (i = 0; i < inj->images.n; i++)
-		if (inj->images.items[i].is_file && same_file(inj, &inj->images.items[i].key, m))
-			return &inj->images.items[i];
-	image = image_new(inj, plan->program->code.machine, inject_name(inj, m->name));
-	if (!image)
-		return NULL;
-	image->is_file = true;
-	image->key = *m;
-	return image;
-}
-
-/* A single-file program maps DLLs as parts of itself. */
-static int also_managed(struct program *p, const struct map_record *m)
-{
-	if (inject_is_managed(p, m->addr, m->addr + m->len))
-		return 0;
-	if (!VEC_ROOM(&p->managed))
-		return -ENOMEM;
-	p->managed.items[p->managed.n++] = (struct span){ m->addr, m->addr + m->len };
-	spans_tidy(p->managed.items, &p->managed.n);
-	return 0;
-}
-
-static int plan_file_body(struct plan *plan, const struct map_record *m,
-			  const struct codemap_body *body, const struct codemap_info *info,
-			  bool hit)
-{
-	struct image *image = m == plan->file ? plan->file_image : NULL;
-
-	if (!image)
-		image = file_image(plan, m);
-	if (!image || also_managed(plan->program, m) < 0)
-		return -ENOMEM;
-	if (m == plan->file)
-		plan->file_image = image;
-	image->wanted |= hit || plan->inj->opts.all_bodies;
-	if (!plan->program->code.to_file_ns) {
-		if (!VEC_ROOM(&plan->program->last_state))
-			return -ENOMEM;
-		plan->program->last_state.items[plan->program->last_state.n++] =
-			(struct span){ info->start, info->start + info->size };
-	}
-	if (!VEC_ROOM(&image->symbols))
-		return -ENOMEM;
-	image->symbols.items[image->symbols.n++] = (struct file_symbol){
-		.addr = info->start - m->addr + m->pgoff,
-		.size = info->size,
-		.program = plan->index,
-		.body = body,
-		.hit = hit,
-	};
-	return 0;
-}
-
-static int symbol_compare(const void *ap, const void *bp)
-{
-	const struct file_symbol *a = ap, *b = bp;
-
-	if (a->addr != b->addr)
-		return a->addr < b->addr ? -1 : 1;
-	/* of several programs' views of one method, one that was hit: it may have bytes */
-	return (int)b->hit - (int)a->hit;
-}
-
-/* All programs have said what they know of the file. */
-static int plan_file_image(struct inject *inj, struct image *image)
-{
-	struct plan plan = { .inj = inj };
-	uint64_t end = 0;
-	size_t i;
-	int r = 0;
-
-	buf_init(&plan.name, CAP_INJECT_NAME_BYTES);
-	vec_sort(image->symbols.items, image->symbols.n, sizeof(*image->symbols.items),
-		 symbol_compare);
-	image->shift = (image->symbols.items[0].addr & ~(IMAGE_PAGE - 1)) - ELF_IMAGE_BASE;
-	for (i = 0; i < image->symbols.n && r == 0; i++) {
-		const struct file_symbol *s = &image->symbols.items[i];
-
-		if (s->addr < end)
-			continue;
-		end = s->addr + s->size;
-		plan.index = s->program;
-		plan.program = &inj->programs.items[s->program];
-		r = image_add(&plan, image, s->body, s->addr - image->shift, s->hit);
-	}
-	plan_deinit(&plan);
-	return r;
 }
 
 /* -- bodies --------------------------------------------------------------------------- */
@@ -300,35 +161,43 @@ static int settle(struct plan *plan, const struct codemap_info *info)
 			    code->to_file_ns ? inject_since(code, info) : 0);
 }
 
+static int plan_last(struct plan *plan, uint64_t start, uint64_t end)
+{
+	struct program *p = plan->program;
+
+	if (!VEC_ROOM(&p->last_state))
+		return -ENOMEM;
+	p->last_state.items[p->last_state.n++] = (struct span){ start, end };
+	return 0;
+}
+
 static int plan_body(void *data, const struct codemap_body *cb)
 {
 	struct plan *plan = data;
 	const struct inject_code *code = &plan->program->code;
 	const struct codemap_range range = codemap_body_range(cb);
 	bool hit = inject_hits(plan->inj, plan->index, range.start, range.end);
-	bool jitted = names_is_jitted(range.flags), wanted;
-	const struct map_record *file;
+	bool jitted = names_is_jitted(range.flags), wanted, taken = false;
+	const struct program *p = plan->program;
 	struct codemap_info info;
 	struct body *body;
-	int r;
+	int r = 0;
 
 	wanted = hit || plan->inj->opts.all_bodies;
 	if (!wanted && jitted)
 		return 0;
 	codemap_body_life(code->map, cb, &info);
-	if (hit) {
+	if (code->to_file_ns &&
+	    (to_file(code, info.unload) <= p->start_ns || inject_since(code, &info) >= p->end_ns))
+		return 0; /* of another program of that pid */
+	if (!jitted)
+		r = inject_file_body(plan->inj, plan->index, cb, &info, hit, &taken);
+	if (r == 0 && hit)
 		r = settle(plan, &info);
-		if (r < 0)
-			return r;
-	}
-	if (!jitted) {
-		file = file_of(plan, info.start,
-			       code->to_file_ns ? to_file(code, info.unload) : UINT64_MAX);
-		if (file)
-			return plan_file_body(plan, file, cb, &info, hit);
-		if (!wanted)
-			return 0;
-	}
+	if (r == 0 && taken && !code->to_file_ns)
+		r = plan_last(plan, info.start, info.start + info.size);
+	if (r < 0 || taken || !wanted)
+		return r;
 	if (!VEC_ROOM(&plan->bodies))
 		return -ENOMEM;
 	body = &plan->bodies.items[plan->bodies.n];
@@ -338,6 +207,7 @@ static int plan_body(void *data, const struct codemap_body *cb)
 		.end = info.start + info.size,
 		.unload = UINT64_MAX,
 		.hit = hit,
+		.bytes = hit && code->bytes && code->bytes(code->data, &info),
 	};
 	if (code->to_file_ns) {
 		body->load = inject_since(code, &info);
@@ -369,18 +239,35 @@ static int change_compare(const void *ap, const void *bp)
 	return a->order < b->order ? -1 : a->order > b->order;
 }
 
-/* Places in the image, and what happens when. first: what was before it counts as always there. */
+/* Bodies with bytes come first: an image has room for those only. */
+static void plan_places(struct plan *plan)
+{
+	int bytes;
+	size_t i;
+
+	for (bytes = 1; bytes >= 0; bytes--) {
+		for (i = 0; i < plan->bodies.n; i++) {
+			struct body *b = &plan->bodies.items[i];
+
+			if (b->bytes != bytes)
+				continue;
+			b->addr = plan->next_addr;
+			plan->next_addr += (b->end - b->start + IMAGE_ALIGN - 1) &
+					   ~(uint64_t)(IMAGE_ALIGN - 1);
+		}
+	}
+}
+
+/* What happens when. first: what was before it counts as always there. */
 static int plan_changes(struct plan *plan, uint64_t first)
 {
 	size_t i;
 
 	vec_sort(plan->bodies.items, plan->bodies.n, sizeof(*plan->bodies.items), body_compare);
+	plan_places(plan);
 	for (i = 0; i < plan->bodies.n; i++) {
 		struct body *b = &plan->bodies.items[i];
 
-		b->addr = plan->next_addr;
-		plan->next_addr +=
-			(b->end - b->start + IMAGE_ALIGN - 1) & ~(uint64_t)(IMAGE_ALIGN - 1);
 		if (b->unload <= first)
 			continue; /* gone before the recording began */
 		if (!VEC_ROOM(&plan->changes))
@@ -391,7 +278,7 @@ static int plan_changes(struct plan *plan, uint64_t first)
 			.body = (uint32_t)i,
 			.load = true,
 		};
-		if (b->unload == UINT64_MAX)
+		if (b->unload == UINT64_MAX || b->unload >= plan->program->end_ns)
 			continue;
 		if (!VEC_ROOM(&plan->changes))
 			return -ENOMEM;
@@ -470,8 +357,10 @@ static int cover_add(struct plan *plan, const struct covered *add)
 	int r;
 
 	r = cover_cut(plan, add->lo, add->hi);
-	if (r < 0)
+	if (r)
 		return r;
+	if (plan->covered.n >= CAP_INJECT_PIECES)
+		return INJECT_E_FULL;
 	if (!VEC_ROOM(&plan->covered))
 		return -ENOMEM;
 	i = covered_find(plan, add->lo);
@@ -530,7 +419,7 @@ static int insert_range(struct plan *plan, uint64_t time, uint32_t seq, const st
 		.pgoff = base ? base_offset(plan, b->start) : b->addr,
 	};
 
-	if (inj->by_time.n + inj->by_seq.n >= CAP_INJECT_INSERTS)
+	if (inj->by_time.n + inj->by_seq.n - plan->n_inserts >= CAP_INJECT_INSERTS)
 		return INJECT_E_FULL;
 	if (seq == NO_INDEX) {
 		if (!VEC_ROOM(&inj->by_time))
@@ -544,8 +433,8 @@ static int insert_range(struct plan *plan, uint64_t time, uint32_t seq, const st
 	return 0;
 }
 
-static int edit_record(struct inject *inj, uint32_t seq, uint32_t image, bool base, uint64_t addr,
-		       uint64_t len, uint64_t pgoff)
+int inject_edit(struct inject *inj, uint32_t seq, uint32_t image, bool base, uint64_t addr,
+		uint64_t len, uint64_t pgoff)
 {
 	if (!VEC_ROOM(&inj->edits))
 		return -ENOMEM;
@@ -577,7 +466,7 @@ static int plan_map(struct plan *plan, const struct map_record *m)
 	piece = cover_new(plan, &all);
 	r = cover_add(plan, &all);
 	if (r == 0)
-		r = edit_record(plan->inj, m->seq, plan->program->image, true, piece.lo,
+		r = inject_edit(plan->inj, m->seq, plan->program->image, true, piece.lo,
 				piece.hi - piece.lo, base_offset(plan, piece.lo));
 	for (i = live_find(plan, piece.lo); i < plan->live.n && r == 0; i++) {
 		const struct body *b = &plan->bodies.items[plan->live.items[i]];
@@ -682,11 +571,23 @@ static int plan_last_state(struct plan *plan)
 	for (i = 0; i < plan->live.n; i++) {
 		const struct body *b = &plan->bodies.items[plan->live.items[i]];
 
-		if (!VEC_ROOM(&p->last_state))
+		if (plan_last(plan, b->start, b->end) < 0)
 			return -ENOMEM;
-		p->last_state.items[p->last_state.n++] = (struct span){ b->start, b->end };
 	}
 	spans_tidy(p->last_state.items, &p->last_state.n);
+	return 0;
+}
+
+static int join_managed(struct program *p)
+{
+	size_t i;
+
+	for (i = 0; i < p->more_managed.n; i++) {
+		if (!VEC_ROOM(&p->managed))
+			return -ENOMEM;
+		p->managed.items[p->managed.n++] = p->more_managed.items[i];
+	}
+	spans_tidy(p->managed.items, &p->managed.n);
 	return 0;
 }
 
@@ -697,6 +598,7 @@ static int plan_program(struct inject *inj, uint32_t index)
 		.program = &inj->programs.items[index],
 		.index = index,
 		.next_addr = ELF_IMAGE_BASE,
+		.n_inserts = inj->by_time.n + inj->by_seq.n,
 	};
 	/* without times everything was always there */
 	uint64_t first =
@@ -706,8 +608,9 @@ static int plan_program(struct inject *inj, uint32_t index)
 	size_t i;
 	int r;
 
-	buf_init(&plan.name, CAP_INJECT_NAME_BYTES);
 	r = codemap_each(plan.program->code.map, plan_body, &plan);
+	if (r == 0)
+		r = join_managed(plan.program);
 	if (r == 0)
 		r = plan_changes(&plan, first);
 	if (r == 0 && !plan.bodies.n && !plan.program->code.to_file_ns)
@@ -715,7 +618,7 @@ static int plan_program(struct inject *inj, uint32_t index)
 	if (r < 0 || !plan.bodies.n)
 		return r;
 	snprintf(label, sizeof(label), "jit-%u", plan.program->info.pid);
-	image = image_new(inj, plan.program->code.machine, label);
+	image = inject_image_new(inj, plan.program->code.machine, label);
 	if (!image)
 		return -ENOMEM;
 	image->wanted = true;
@@ -723,7 +626,8 @@ static int plan_program(struct inject *inj, uint32_t index)
 	for (i = 0; i < plan.bodies.n; i++) {
 		const struct body *b = &plan.bodies.items[i];
 
-		r = image_add(&plan, image, b->body, b->addr, b->hit);
+		r = inject_image_add(inj, image, &plan.program->code, b->body, b->addr, b->hit,
+				     b->bytes);
 		if (r < 0)
 			return r;
 	}
@@ -731,48 +635,27 @@ static int plan_program(struct inject *inj, uint32_t index)
 	return r == 0 && !plan.program->code.to_file_ns ? plan_last_state(&plan) : r;
 }
 
+/* A program that needs more than any should goes without names; the others do not. */
+static int plan_program_or_not(struct inject *inj, uint32_t index)
+{
+	size_t edits = inj->edits.n, by_time = inj->by_time.n, by_seq = inj->by_seq.n;
+	struct program *p = &inj->programs.items[index];
+	int r;
+
+	r = plan_program(inj, index);
+	if (r <= 0)
+		return r;
+	inj->edits.n = edits;
+	inj->by_time.n = by_time;
+	inj->by_seq.n = by_seq;
+	if (p->image != NO_INDEX)
+		inj->images.items[p->image].wanted = false;
+	p->has_code = false;
+	p->info.over_cap = true;
+	return 0;
+}
+
 /* -- all of it ------------------------------------------------------------------------ */
-
-/* Does a mapping show code of the image? A single-file program maps its native code, too. */
-static bool shows(const struct image *image, const struct map_record *m)
-{
-	size_t lo = 0, hi = image->symbols.n;
-
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (image->symbols.items[mid].addr < m->pgoff)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo < image->symbols.n && image->symbols.items[lo].addr - m->pgoff < m->len;
-}
-
-/* The records of every program that show a file which has an image. */
-static int plan_file_records(struct inject *inj)
-{
-	size_t i, j;
-	int r = 0;
-
-	for (i = 0; i < inj->maps.n && r == 0; i++) {
-		const struct map_record *m = &inj->maps.items[i];
-
-		if (m->class != MAP_FILE)
-			continue;
-		for (j = 0; j < inj->images.n && r == 0; j++) {
-			const struct image *image = &inj->images.items[j];
-
-			if (image->is_file && image->wanted && same_file(inj, &image->key, m) &&
-			    shows(image, m)) {
-				r = edit_record(inj, m->seq, (uint32_t)j, false, m->addr, m->len,
-						m->pgoff - image->shift);
-				break;
-			}
-		}
-	}
-	return r;
-}
 
 static int plan_map_only(struct inject *inj)
 {
@@ -795,7 +678,7 @@ static int plan_map_only(struct inject *inj)
 					break;
 			}
 			if (j < inj->programs.items[i].managed.n)
-				r = edit_record(inj, map->seq, NO_INDEX, true, map->addr, map->len,
+				r = inject_edit(inj, map->seq, NO_INDEX, true, map->addr, map->len,
 						map->pgoff);
 		}
 	}
@@ -838,7 +721,7 @@ static int plan_finish_image(struct inject *inj, struct image *image)
 	int r;
 
 	if (image->is_file && image->wanted) {
-		r = plan_file_image(inj, image);
+		r = inject_file_image(inj, image);
 		if (r < 0)
 			return r;
 	}
@@ -863,11 +746,11 @@ int inject_plan(struct inject *inj)
 		r = plan_map_only(inj);
 	for (i = 0; i < inj->programs.n && r == 0; i++)
 		if (inj->programs.items[i].has_code)
-			r = plan_program(inj, (uint32_t)i);
+			r = plan_program_or_not(inj, (uint32_t)i);
 	for (i = 0; i < inj->images.n && r == 0; i++)
 		r = plan_finish_image(inj, &inj->images.items[i]);
 	if (r == 0)
-		r = plan_file_records(inj);
+		r = inject_file_records(inj);
 	if (r)
 		return r;
 	vec_sort(inj->edits.items, inj->edits.n, sizeof(*inj->edits.items), edit_compare);

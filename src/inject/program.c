@@ -36,6 +36,8 @@ void inject_free(struct inject *inj)
 	for (i = 0; i < inj->programs.n; i++) {
 		free(inj->programs.items[i].managed.items);
 		free(inj->programs.items[i].dlls.items);
+		free(inj->programs.items[i].more_managed.items);
+		free(inj->programs.items[i].files.items);
 		free(inj->programs.items[i].last_state.items);
 	}
 	for (i = 0; i < inj->images.n; i++) {
@@ -53,6 +55,7 @@ void inject_free(struct inject *inj)
 	free(inj->by_seq.items);
 	free(inj->pid_slots);
 	free(inj->by_pid);
+	free(inj->image_slots);
 	free(inj->name_slots);
 	buf_deinit(&inj->names);
 	buf_deinit(&inj->scratch);
@@ -153,16 +156,18 @@ static int program_event(struct inject *inj, const struct event *e)
 	return p ? 0 : -ENOMEM;
 }
 
-/* A DLL is the one kind of file with code that the runtime maps; a single file holds many. */
-static bool map_may_be_managed(const struct inject *inj, const struct map_record *m)
+bool inject_is_dll(const char *name)
 {
-	const char *name = inject_name(inj, m->name);
 	size_t len = strlen(name);
 
-	if (m->class == MAP_RUNTIME)
-		return true;
-	return m->class == MAP_FILE && len > 4 &&
+	return len > 4 &&
 	       (strcasecmp(name + len - 4, ".dll") == 0 || strcasecmp(name + len - 4, ".exe") == 0);
+}
+
+static bool map_may_be_managed(const struct inject *inj, const struct map_record *m)
+{
+	return m->class == MAP_RUNTIME ||
+	       (m->class == MAP_FILE && inject_is_dll(inject_name(inj, m->name)));
 }
 
 static bool map_tells_runtime(const struct inject *inj, const struct map_record *m)
@@ -299,6 +304,8 @@ int inject_scanned(struct inject *inj)
 	r = programs_by_pid(inj);
 	if (r == 0)
 		r = forks_to_roots(inj);
+	if (r == 0)
+		r = pages_seal(&inj->pages);
 	if (r < 0)
 		return r;
 	for (i = 0; i < inj->programs.n; i++) {

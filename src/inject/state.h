@@ -100,6 +100,12 @@ struct span {
 	uint64_t lo, hi;
 };
 
+/* A part of a program's addresses, and the record that shows what is there. */
+struct placed_file {
+	uint64_t lo, hi;
+	uint32_t map, image; /* NO_INDEX: none yet */
+};
+
 struct program {
 	struct inject_program info;
 	uint64_t start_ns, end_ns; /* [,) of what it was, file clock; 0 and UINT64_MAX when open */
@@ -111,9 +117,12 @@ struct program {
 	uint32_t runs; /* whose code it runs: itself, or what it was forked from */
 	bool has_code;
 	struct inject_code code;
-	uint32_t image;              /* NO_INDEX */
-	VEC(struct span) managed;    /* sorted, disjoint: where managed code may be */
-	VEC(struct span) dlls;       /* the files among them */
+	uint32_t image;                /* NO_INDEX */
+	VEC(struct span) managed;      /* sorted, disjoint: where managed code may be */
+	VEC(struct span) dlls;         /* the files among them */
+	VEC(struct span) more_managed; /* found while planning: joined when that is over */
+	VEC(struct placed_file) files; /* sorted, disjoint: those that may hold code */
+	bool files_placed;
 	VEC(struct span) last_state; /* sorted, disjoint: bodies, when there are no times */
 	struct inject_stats stats;
 };
@@ -124,6 +133,7 @@ struct image {
 	char label[64];
 	char *path; /* with image_dir */
 	bool is_file;
+	uint32_t owner;        /* of the programs that it is for */
 	struct map_record key; /* is_file */
 	bool wanted;           /* hit, or all were asked for */
 	uint64_t shift;        /* file offset minus image address: the code begins the image */
@@ -148,6 +158,7 @@ struct inject {
 	VEC(struct pid_info) pids;
 	VEC(struct program) programs;
 	VEC(struct image) images;
+	uint32_t *image_slots, n_image_slots; /* those of files, by file and owner */
 	VEC(struct edit) edits;
 	VEC(struct insert) by_time;
 	VEC(struct insert) by_seq;
@@ -177,6 +188,31 @@ const char *inject_name(const struct inject *inj, uint32_t name);
 /* Tells of every so many records. Returns 0 or -ECANCELED. */
 int inject_progress(struct inject *inj, const struct perfdata *part,
 		    const struct perfdata_record *rec);
+/* -- plan.c --------------------------------------------------------------------------- */
+
+/* NULL: no memory. */
+struct image *inject_image_new(struct inject *inj, uint16_t machine, const char *path);
+/* Returns 0 or -ENOMEM. */
+int inject_image_add(struct inject *inj, struct image *image, const struct inject_code *code,
+		     const struct codemap_body *body, uint64_t addr, bool hit, bool want_bytes);
+int inject_edit(struct inject *inj, uint32_t seq, uint32_t image, bool base, uint64_t addr,
+		uint64_t len, uint64_t pgoff);
+uint64_t inject_since(const struct inject_code *code, const struct codemap_info *info);
+
+/* -- files.c -------------------------------------------------------------------------- */
+
+/* Takes a precompiled body into its file's image, if it lies in a file. Returns 0 or -ENOMEM. */
+int inject_file_body(struct inject *inj, uint32_t program, const struct codemap_body *body,
+		     const struct codemap_info *info, bool hit, bool *takenp);
+/* All programs have said what they know of the file. */
+int inject_file_image(struct inject *inj, struct image *image);
+/* The records of all programs that show a file which has an image. */
+int inject_file_records(struct inject *inj);
+
+/* -- program.c ------------------------------------------------------------------------ */
+
+/* By its name: the one kind of file with code that only the runtime maps. */
+bool inject_is_dll(const char *name);
 /* Does one span of sorted, disjoint ones hold all of [start, end)? */
 bool spans_hold(const struct span *spans, size_t n, uint64_t start, uint64_t end);
 /* Sorts and joins. */
@@ -185,6 +221,5 @@ void spans_tidy(struct span *spans, size_t *np);
 bool inject_hits(const struct inject *inj, uint32_t program, uint64_t start, uint64_t end);
 /* Is all of [start, end) memory that may hold managed code? */
 bool inject_is_managed(const struct program *p, uint64_t start, uint64_t end);
-uint64_t inject_since(const struct inject_code *code, const struct codemap_info *info);
 /* The program of a pid at a time (0: the only thing known is the pid). */
 struct program *inject_program_at(struct inject *inj, uint32_t pid, uint64_t time);

@@ -10,7 +10,9 @@
  *
  * Most recordings have one shape. Where there are several, IDENTIFIER says which: an id first in
  * a SAMPLE, last in a trailer. (ID, its forerunner at a place that depends on the shape, is not
- * followed: perf has not relied on it since 3.12.) Ids are the file's choice, so the hash is keyed.
+ * followed: perf has not relied on it since 3.12.) Ids are the file's choice: the hash is keyed,
+ * and taken twice: once alone puts ids at a fixed distance from one another into rows of slots. And
+ * attrs may all name one list of ids: each one that is read counts, known or not.
  *
  * Format: perf_event.h, PERF_RECORD_SAMPLE and struct sample_id.
  */
@@ -164,7 +166,8 @@ int attrs_add(struct attrs *a, const uint8_t *attr, uint32_t size)
 /* The slot that holds the id, or the empty one where it belongs. */
 static struct id_slot *attrs_slot(struct id_slot *slots, uint32_t n_slots, uint64_t id)
 {
-	uint32_t i = (uint32_t)hash_u64(hash_seed(), id);
+	uint64_t seed = hash_seed();
+	uint32_t i = (uint32_t)hash_u64(seed, hash_u64(seed, id));
 
 	for (;; i++) {
 		struct id_slot *slot = &slots[i & (n_slots - 1)];
@@ -194,13 +197,16 @@ int attrs_add_id(struct attrs *a, uint64_t id)
 {
 	struct id_slot *slot;
 
+	if (a->n_added >= CAP_PERF_IDS)
+		return PERFDATA_E_CORRUPT;
 	/* at most half full */
 	if (2 * (a->n_ids + 1) > a->n_slots) {
-		int r = a->n_ids < CAP_PERF_IDS ? attrs_grow(a) : PERFDATA_E_CORRUPT;
+		int r = attrs_grow(a);
 
 		if (r)
 			return r;
 	}
+	a->n_added++;
 	slot = attrs_slot(a->slots, a->n_slots, id);
 	if (!slot->layout)
 		a->n_ids++;

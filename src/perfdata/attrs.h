@@ -40,11 +40,15 @@ struct attrs {
 	/* id to layout, open addressing */
 	struct id_slot *slots;
 	uint32_t n_ids, n_slots;
+	uint32_t n_added; /* ids, and the same one again */
 };
 
 /* The size of a perf_event_attr at bytes (at least 8), ATTR_SIZE_MIN or more; 0 if impossible. */
 uint32_t attr_size(const uint8_t *bytes);
-/* Each returns 0, -ENOMEM, or PERFDATA_E_CORRUPT over the cap. Ids belong to the last attr. */
+/*
+ * Each returns 0, -ENOMEM, or PERFDATA_E_CORRUPT over the cap. Ids belong to the last attr; for the
+ * cap each call counts.
+ */
 int attrs_add(struct attrs *a, const uint8_t *attr, uint32_t size);
 int attrs_add_id(struct attrs *a, uint64_t id);
 void attrs_deinit(struct attrs *a);

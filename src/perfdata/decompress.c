@@ -104,14 +104,6 @@ size_t decoder_left(const struct decoder *d)
 	return d->len - d->head;
 }
 
-void decoder_reset(struct decoder *d)
-{
-	if (d->stream)
-		ZSTD_DCtx_reset(d->stream, ZSTD_reset_session_only);
-	d->head = d->len = d->in_left = 0;
-	d->holding = false;
-}
-
 void decoder_deinit(struct decoder *d)
 {
 	ZSTD_freeDCtx(d->stream);

@@ -33,6 +33,5 @@ int decoder_feed(struct decoder *d, const uint8_t *bytes, size_t n, uint64_t off
 int decoder_next(struct decoder *d, struct perfdata_record *rec);
 /* Bytes of an unfinished record. */
 size_t decoder_left(const struct decoder *d);
-/* To the start of the first COMPRESSED record. */
-void decoder_reset(struct decoder *d);
+/* Gives everything back; it is as new then. */
 void decoder_deinit(struct decoder *d);

@@ -138,7 +138,7 @@ const char *perfdata_error_text(const struct perfdata *p, int error);
 
 bool perfdata_is_pipe(const struct perfdata *p);
 uint64_t perfdata_size(const struct perfdata *p); /* of the file, for progress */
-/* Do samples hold code addresses elsewhere than in ip and chain: stacks, branches, data addresses? */
+/* Do samples hold code addresses elsewhere than in ip and chain: stacks, branches, data? */
 bool perfdata_has_hidden_addresses(const struct perfdata *p);
 void perfdata_get_clock(const struct perfdata *p, struct perfdata_clock *clock);
 /*
@@ -147,7 +147,11 @@ void perfdata_get_clock(const struct perfdata *p, struct perfdata_clock *clock);
  */
 const char *perfdata_hostname(const struct perfdata *p);
 
-/* Back to the first record; what has been learnt from a pipe stays known. */
+/*
+ * Back to the first record; what has been learnt from a pipe stays known. Here, and when
+ * perfdata_next() has returned no record, all buffers have been given back: a perfdata that nobody
+ * walks through takes some kilobytes.
+ */
 int perfdata_rewind(struct perfdata *p);
 /*
  * The next record in file order. Returns 0, -errno or a code: always the same one from then on,

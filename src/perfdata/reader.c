@@ -4,7 +4,9 @@
  *
  * The file is read in large pieces into one window, and records are handed out in place; one that
  * straddles the window's end is moved to its front first. Payload that follows a record is stepped
- * over without being read. So memory is the same for any file, and a record costs no copy.
+ * over without being read. So memory is the same for any file, and a record costs no copy. Window
+ * and decoder exist only while a walk is under way: a directory may have very many parts, and each
+ * decoder may take 128 MB.
  *
  * Everything that a size can lead to is checked against the end of the records before it is used,
  * and the walk ends at the first impossible one: sizes alone lead from record to record. A failure
@@ -108,8 +110,7 @@ int perfdata_open(struct perfdata **outp, int fd, const struct perfdata *part_of
 	if (!p)
 		return -ENOMEM;
 	p->failure = calloc(1, sizeof(*p->failure));
-	p->window.data = malloc(PERF_WINDOW);
-	if (!p->failure || !p->window.data)
+	if (!p->failure)
 		return -ENOMEM;
 	p->fd = fd;
 	p->main = part_of ? part_of->main : p;
@@ -121,14 +122,21 @@ int perfdata_open(struct perfdata **outp, int fd, const struct perfdata *part_of
 	return r;
 }
 
+/* What only a walk needs. */
+static void reader_release(struct perfdata *p)
+{
+	decoder_deinit(&p->decoder);
+	free(p->window.data);
+	p->window = (struct window){ 0 };
+}
+
 void perfdata_free(struct perfdata *p)
 {
 	if (!p)
 		return;
-	decoder_deinit(&p->decoder);
+	reader_release(p);
 	attrs_deinit(&p->attrs);
 	free(p->hostname);
-	free(p->window.data);
 	free(p->failure);
 	free(p);
 }
@@ -195,7 +203,7 @@ int perfdata_rewind(struct perfdata *p)
 	p->pos = p->data.offset;
 	p->error = 0;
 	p->special = false;
-	decoder_reset(&p->decoder);
+	reader_release(p);
 	return 0;
 }
 
@@ -219,6 +227,11 @@ static int window_fill(struct perfdata *p)
 	size_t left = window_left(p), want = (size_t)MIN(PERF_WINDOW, p->end - p->pos);
 	int r;
 
+	if (!w->data) {
+		w->data = malloc(PERF_WINDOW);
+		if (!w->data)
+			return -ENOMEM;
+	}
 	if (left)
 		memmove(w->data, window_bytes(p), left);
 	w->offset = p->pos;
@@ -402,6 +415,7 @@ static NOINLINE int reader_next_any(struct perfdata *p, struct perfdata_record *
 				  "the compressed record at offset %" PRIu64
 				  " ends inside another, and none follows",
 				  p->decoder.offset);
+	reader_release(p);
 	p->error = r;
 	p->special = true;
 	return r;

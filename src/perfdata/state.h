@@ -37,7 +37,7 @@ struct failure {
 	char text[160];
 };
 
-/* The one window on the input: bytes [offset, offset + len) of the file. */
+/* The one window on the input: bytes [offset, offset + len) of the file. No data outside a walk. */
 struct window {
 	uint8_t *data;
 	uint64_t offset;

@@ -638,8 +638,8 @@ def test_stacks():
             with recording(data, "-g", "-p", str(load.pid)):
                 time.sleep(0.5)
             out, _ = inject(data)
-            pid = load.pid
-        note = managed_frames(out, cache_of(d), pid)
+            pid, lines = load.pid, perf_map(load.pid, d)
+        note = managed_frames(out, cache_of(d), pid, lines, 200)
         hot = "Inner Middle Outer Main".split()
         whole = broken = 0
         for _, p, chain in perf_truth.chains(out, cache_of(d)):

@@ -16,6 +16,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "base/caps.h"
+
 #define BASE            ELF_IMAGE_BASE
 #define SPACE           (1u << 20)
 
@@ -34,8 +36,10 @@ static const struct body bodies[] = {
 	{ BASE + 0x10, 12, HOT_NAME, HOT_CODE },
 	{ BASE + 0x40, 3, OTHER_NAME, NULL },
 	{ BASE + 0x43, 1, "r\xc3\xa9sum\xc3\xa9", "\xc3" },
-	{ BASE + 0x2000, 0x100, "x", NULL },
+	{ BASE + 0x2000, 0x100, "x", NULL }, /* behind the end of .text */
 };
+
+#define TEXT_SIZE 0x44u
 
 static void add(struct elf_image *image, const struct body *b)
 {
@@ -146,8 +150,9 @@ START_TEST(test_headers)
 	phdr = (const Elf64_Phdr *)(const void *)(f.bytes + f.ehdr->e_phoff);
 	ck_assert_uint_eq(phdr->p_type, PT_LOAD);
 	ck_assert_uint_eq(phdr->p_vaddr - phdr->p_offset, 0);
-	ck_assert_uint_ge(phdr->p_vaddr + phdr->p_memsz, BASE + 0x2100);
-	ck_assert_uint_le(phdr->p_offset + phdr->p_filesz, f.size);
+	/* of all addresses, in the file or not */
+	ck_assert_uint_eq(phdr->p_vaddr + phdr->p_memsz, BASE + 0x2100);
+	ck_assert_uint_eq(phdr->p_offset + phdr->p_filesz, BASE + 0x2100);
 
 	ck_assert_uint_eq(f.note->sh_type, SHT_NOTE);
 	ck_assert_uint_eq(f.note->sh_size, 36);
@@ -185,7 +190,7 @@ END_TEST
 
 START_TEST(test_text)
 {
-	uint8_t id[ELF_BUILD_ID_SIZE], want[0x2100] = { 0 };
+	uint8_t id[ELF_BUILD_ID_SIZE], want[TEXT_SIZE] = { 0 };
 	_cleanup_close_ int fd = -1;
 	struct file f;
 	size_t i;
@@ -201,6 +206,37 @@ START_TEST(test_text)
 	ck_assert_uint_eq(f.text->sh_offset, BASE);
 	ck_assert_uint_eq(f.text->sh_size, sizeof(want));
 	ck_assert_mem_eq(f.bytes + BASE, want, sizeof(want));
+}
+END_TEST
+
+/* A large body without code behind one with: as far as the file goes it is a name. */
+START_TEST(test_text_ends_with_code)
+{
+	static const struct body far[] = {
+		{ BASE + 0x20, MIB(64), "large", NULL },
+		{ UINT64_MAX - 16, 16, "last", NULL },
+	};
+	uint8_t id[ELF_BUILD_ID_SIZE];
+	_cleanup_image_ struct elf_image *image = new_image(EM_X86_64);
+	_cleanup_close_ int fd = -1;
+	const Elf64_Phdr *phdr;
+	struct file f;
+
+	add(image, &bodies[0]);
+	add(image, &far[0]);
+	add(image, &far[1]);
+	fd = finish(image, id);
+	read_back(fd, &f);
+	ck_assert_uint_lt(f.size, 2 * BASE);
+	ck_assert_uint_eq(f.text->sh_type, SHT_PROGBITS);
+	ck_assert_uint_eq(f.text->sh_size, bodies[0].addr + bodies[0].size - BASE);
+	ck_assert_mem_eq(f.bytes + bodies[0].addr, bodies[0].code, bodies[0].size);
+	ck_assert_uint_eq(symbol(&f, FIRST_BODY + 1)->st_size, MIB(64));
+	ck_assert_uint_eq(symbol(&f, FIRST_BODY + 2)->st_value, far[1].addr);
+	ck_assert_ptr_eq(&f.shdrs[symbol(&f, FIRST_BODY + 2)->st_shndx], f.text);
+	phdr = (const Elf64_Phdr *)(const void *)(f.bytes + f.ehdr->e_phoff);
+	ck_assert_uint_eq(phdr->p_filesz, UINT64_MAX);
+	ck_assert_uint_eq(phdr->p_memsz, UINT64_MAX);
 }
 END_TEST
 
@@ -364,29 +400,37 @@ END_TEST
 static const struct {
 	uint64_t addr, size;
 	const char *name;
-	int want;
+	int want, want_with_code;
 } refused[] = {
-	{ BASE, 0, "x", ELF_IMAGE_E_INVALID },
-	{ BASE - 1, 2, "x", ELF_IMAGE_E_INVALID },
-	{ 0, 1, "x", ELF_IMAGE_E_INVALID },
-	{ BASE, 1, "", ELF_IMAGE_E_INVALID },
-	{ BASE, UINT64_MAX, "x", ELF_IMAGE_E_INVALID },
-	{ UINT64_MAX, 1, "x", ELF_IMAGE_E_INVALID },
-	{ UINT64_MAX - 1, 1, "x", ELF_IMAGE_E_FULL },
-	{ BASE + SPACE, 1, "x", ELF_IMAGE_E_FULL },
-	{ BASE, SPACE + 1, "x", ELF_IMAGE_E_FULL },
-	{ BASE + SPACE - 1, 1, "x", 0 },
-	{ BASE, SPACE, "x", 0 },
+	{ BASE, 0, "x", ELF_IMAGE_E_INVALID, ELF_IMAGE_E_INVALID },
+	{ BASE - 1, 2, "x", ELF_IMAGE_E_INVALID, ELF_IMAGE_E_INVALID },
+	{ 0, 1, "x", ELF_IMAGE_E_INVALID, ELF_IMAGE_E_INVALID },
+	{ BASE, 1, "", ELF_IMAGE_E_INVALID, ELF_IMAGE_E_INVALID },
+	{ BASE, UINT64_MAX, "x", ELF_IMAGE_E_INVALID, ELF_IMAGE_E_INVALID },
+	{ UINT64_MAX, 1, "x", ELF_IMAGE_E_INVALID, ELF_IMAGE_E_INVALID },
+	{ UINT64_MAX - 1, 1, "x", 0, ELF_IMAGE_E_FULL },
+	{ BASE + SPACE, 1, "x", 0, ELF_IMAGE_E_FULL },
+	{ BASE, SPACE + 1, "x", 0, ELF_IMAGE_E_FULL },
+	{ BASE + SPACE - 1, 1, "x", 0, 0 },
+	{ BASE, SPACE, "x", 0, 0 },
 };
 
-START_TEST(test_refused)
+static void add_refused(size_t i, const void *code, int want)
 {
 	_cleanup_image_ struct elf_image *image = new_image(EM_X86_64);
 
-	ck_assert_int_eq(elf_image_add(image, refused[_i].addr, refused[_i].size, refused[_i].name,
-				       strlen(refused[_i].name), NULL),
-			 refused[_i].want);
-	ck_assert_uint_eq(elf_image_count(image), refused[_i].want == 0);
+	ck_assert_int_eq(elf_image_add(image, refused[i].addr, refused[i].size, refused[i].name,
+				       strlen(refused[i].name), code),
+			 want);
+	ck_assert_uint_eq(elf_image_count(image), want == 0);
+}
+
+START_TEST(test_refused)
+{
+	static const uint8_t code[SPACE];
+
+	add_refused((size_t)_i, NULL, refused[_i].want);
+	add_refused((size_t)_i, code, refused[_i].want_with_code);
 }
 END_TEST
 
@@ -421,9 +465,39 @@ START_TEST(test_names)
 	ck_assert_int_eq(elf_image_add(image, BASE + 3, 1, "\0here", 5, NULL), ELF_IMAGE_E_INVALID);
 	fd = finish(image, id);
 	read_back(fd, &f);
+	longest[CAP_SYMBOL_NAME] = '\0';
 	ck_assert_str_eq(symbol_name(&f, FIRST_BODY), longest);
 	ck_assert_str_eq(symbol_name(&f, FIRST_BODY + 1), "cut");
 	ck_assert_str_eq(symbol_name(&f, FIRST_BODY + 2), "shorter");
+}
+END_TEST
+
+/* A name that is too long is cut where a character begins, whatever is in it. */
+START_TEST(test_name_is_cut)
+{
+	uint8_t id[ELF_BUILD_ID_SIZE];
+	_cleanup_image_ struct elf_image *image = new_image(EM_X86_64);
+	_cleanup_close_ int fd = -1;
+	char name[CAP_SYMBOL_NAME + 8];
+	struct file f;
+	size_t i;
+
+	memset(name, 'n', sizeof(name));
+	for (i = 0; i < 4; i++) {
+		/* four bytes, of which i are within the cap */
+		memset(name + CAP_SYMBOL_NAME - 4, 'n', 8);
+		memcpy(name + CAP_SYMBOL_NAME - i, "\xf0\x9f\x98\x80", 4);
+		ck_assert_int_eq(elf_image_add(image, BASE + i, 1, name, sizeof(name), NULL), 0);
+	}
+	ck_assert_int_eq(elf_image_add(image, BASE + 4, 1, name, CAP_SYMBOL_NAME - 3, NULL), 0);
+	memset(name, 0x80, sizeof(name));
+	ck_assert_int_eq(elf_image_add(image, BASE + 5, 1, name, sizeof(name), NULL),
+			 ELF_IMAGE_E_INVALID);
+	fd = finish(image, id);
+	read_back(fd, &f);
+	for (i = 0; i < 4; i++)
+		ck_assert_uint_eq(strlen(symbol_name(&f, FIRST_BODY + i)), CAP_SYMBOL_NAME - i);
+	ck_assert_uint_eq(strlen(symbol_name(&f, FIRST_BODY + 4)), CAP_SYMBOL_NAME - 3);
 }
 END_TEST
 
@@ -452,7 +526,7 @@ START_TEST(test_write_fails)
 	ck_assert_int_eq(ftruncate(fd, 0), 0);
 	ck_assert_int_eq(elf_image_write(image, fd), 0);
 	ck_assert_int_eq(fstat(fd, &st), 0);
-	ck_assert_int_gt(st.st_size, BASE + 0x2100);
+	ck_assert_int_gt(st.st_size, BASE + 0x1c);
 }
 END_TEST
 
@@ -482,21 +556,26 @@ static const struct {
 	const char *program, *command;
 	uint16_t machine;
 	bool with_code;
+	size_t n_bodies; /* the last one is behind .text, when that has bytes */
 	const char *says;
 } readers[] = {
-	{ "eu-elflint", "eu-elflint --gnu-ld", EM_X86_64, true, "No errors" },
+	/* it holds symbols against the section */
+	{ "eu-elflint", "eu-elflint --gnu-ld", EM_X86_64, true, 3, "No errors" },
 	/* the rules for separate debug files, whose .text has no bytes either */
-	{ "eu-elflint", "eu-elflint -d", EM_X86_64, false, "No errors" },
-	{ "eu-elflint", "eu-elflint", EM_AARCH64, true, "No errors" },
-	{ "nm", "nm -S", EM_X86_64, true, "0000000000001010 000000000000000c T " HOT_NAME "\n" },
-	{ "nm", "nm -S", EM_X86_64, false, "0000000000001010 000000000000000c T " HOT_NAME "\n" },
-	{ "readelf", "readelf -nW", EM_AARCH64, false, "NT_GNU_BUILD_ID" },
-	{ "objdump", "objdump -d", EM_X86_64, true, "<" HOT_NAME ">:\n    1010:\t55 " },
-	{ "gdb", "gdb -nx -batch -ex 'info symbol 0x1014'", EM_X86_64, true, HOT_NAME " + 4" },
-	{ "gdb", "gdb -nx -batch -ex 'info symbol 0x1041'", EM_X86_64, false, OTHER_NAME " + 1" },
-	{ "gdb", "gdb -nx -batch -ex 'disassemble 0x1010,0x101c'", EM_X86_64, true,
+	{ "eu-elflint", "eu-elflint -d", EM_X86_64, false, 4, "No errors" },
+	{ "eu-elflint", "eu-elflint", EM_AARCH64, true, 3, "No errors" },
+	{ "nm", "nm -S", EM_X86_64, true, 4, "0000000000001010 000000000000000c T " HOT_NAME "\n" },
+	{ "nm", "nm -S", EM_X86_64, true, 4, "0000000000003000 0000000000000100 T x\n" },
+	{ "nm", "nm -S", EM_X86_64, false, 4,
+	  "0000000000001010 000000000000000c T " HOT_NAME "\n" },
+	{ "readelf", "readelf -nW", EM_AARCH64, false, 4, "NT_GNU_BUILD_ID" },
+	{ "objdump", "objdump -d", EM_X86_64, true, 4, "<" HOT_NAME ">:\n    1010:\t55 " },
+	{ "gdb", "gdb -nx -batch -ex 'info symbol 0x1014'", EM_X86_64, true, 4, HOT_NAME " + 4" },
+	{ "gdb", "gdb -nx -batch -ex 'info symbol 0x1041'", EM_X86_64, false, 4,
+	  OTHER_NAME " + 1" },
+	{ "gdb", "gdb -nx -batch -ex 'disassemble 0x1010,0x101c'", EM_X86_64, true, 4,
 	  "<" HOT_NAME "+8>:\tjne    0x1014" },
-	{ "addr2line", "addr2line -fi -a 0x1014 -e", EM_X86_64, true, HOT_NAME },
+	{ "addr2line", "addr2line -fi -a 0x1014 -e", EM_X86_64, true, 4, HOT_NAME },
 };
 
 static bool have(const char *program)
@@ -521,7 +600,7 @@ START_TEST(test_reader)
 
 	if (!have(readers[_i].program))
 		return;
-	for (i = 0; i < ARRAY_SIZE(bodies); i++) {
+	for (i = 0; i < readers[_i].n_bodies; i++) {
 		struct body b = bodies[i];
 
 		if (!readers[_i].with_code)
@@ -554,6 +633,7 @@ int main(void)
 	tcase_add_test(tc, test_headers);
 	tcase_add_test(tc, test_symbols);
 	tcase_add_test(tc, test_text);
+	tcase_add_test(tc, test_text_ends_with_code);
 	tcase_add_test(tc, test_names_only);
 	tcase_add_test(tc, test_empty);
 	tcase_add_test(tc, test_other_machine);
@@ -567,6 +647,7 @@ int main(void)
 	tcase_add_loop_test(tc, test_refused, 0, ARRAY_SIZE(refused));
 	tcase_add_test(tc, test_code_is_bounded);
 	tcase_add_test(tc, test_names);
+	tcase_add_test(tc, test_name_is_cut);
 	suite_add_tcase(s, tc);
 	tc = tcase_create("writing");
 	tcase_add_test(tc, test_write_fails);

@@ -447,6 +447,7 @@ struct source {
 	uint32_t pid;
 	size_t nth; /* program of that pid */
 	struct codemap *map;
+	uint32_t owner;
 };
 
 static struct inject *inject_file(struct perfdata *p, const struct inject_options *opts,
@@ -462,6 +463,7 @@ static struct inject *inject_file(struct perfdata *p, const struct inject_option
 		struct inject_code code = {
 			.map = sources[i].map,
 			.machine = EM_X86_64,
+			.owner = sources[i].owner,
 			.bytes = some_bytes,
 			.to_file_ns = times ? same_clock : NULL,
 			.to_map_ns = times ? same_clock : NULL,
@@ -646,7 +648,7 @@ static void history(uint64_t seed)
 	struct recording rec = { .fd = -1 };
 	struct model models[2] = { { .mapped = 256 }, { .mapped = 512 } };
 	struct codemap *maps[2] = { new_map(), new_map() };
-	struct source sources[2] = { { 100, 0, maps[0] }, { 200, 0, maps[1] } };
+	struct source sources[2] = { { 100, 0, maps[0], 0 }, { 200, 0, maps[1], 0 } };
 	struct expected *expected = calloc(N_STEPS, sizeof(*expected));
 	struct check check = { .items = expected };
 	struct perf *perf;
@@ -769,7 +771,7 @@ START_TEST(test_file)
 {
 	struct recording rec = { 0 };
 	struct codemap *maps[2] = { new_map(), new_map() };
-	struct source sources[2] = { { 100, 0, maps[0] }, { 200, 0, maps[1] } };
+	struct source sources[2] = { { 100, 0, maps[0], 0 }, { 200, 0, maps[1], 0 } };
 	struct inject_stats stats;
 
 	add_map(&rec, 0, 100, 0x7f1000000000, 0x10000, 0x400, "/app/a.dll", 5);
@@ -793,12 +795,65 @@ START_TEST(test_file)
 }
 END_TEST
 
+/* One user's process says nothing of what another's runs, and nobody names libc. */
+START_TEST(test_foreign_file)
+{
+	struct recording rec = { 0 };
+	struct codemap *maps[2] = { new_map(), new_map() };
+	struct source sources[2] = { { 100, 0, maps[0], 0 }, { 200, 0, maps[1], 1000 } };
+
+	add_map(&rec, 0, 100, 0x7f1000000000, 0x10000, 0x400, "/app/a.dll", 5);
+	add_map(&rec, 0, 100, 0x7f1000100000, 0x10000, 0x400, "/lib/libc.so.6", 7);
+	add_map(&rec, 0, 200, 0x7f2000000000, 0x10000, 0x400, "/app/a.dll", 5);
+	add_map(&rec, 0, 200, 0x7f2000100000, 0x10000, 0x400, "/lib/libc.so.6", 7);
+	add_map(&rec, 0, 300, 0x7f3000000000, 0x10000, 0x400, "/app/a.dll", 5);
+	load(maps[0], true, 1, 0x7f1000000100, 0x40, 50, FLAGS_R2R);
+	load(maps[1], true, 2, 0x7f2000000100, 0x40, 50, FLAGS_R2R);
+	load(maps[1], true, 3, 0x7f2000000200, 0x40, 50, FLAGS_R2R);
+	load(maps[1], true, 4, 0x7f2000100000, 0x8000, 50, FLAGS_R2R);
+	add_sample(&rec, 1000, 100, 0x7f1000000110);
+	add_sample(&rec, 1010, 100, 0x7f1000000210);
+	add_sample(&rec, 1020, 100, 0x7f1000100010);
+	add_sample(&rec, 1030, 200, 0x7f2000000110);
+	add_sample(&rec, 1040, 200, 0x7f2000000210);
+	add_sample(&rec, 1050, 300, 0x7f3000000110);
+	expect(&rec, sources, 2, true, "100:N::m1 100: 100: 200:N::m2 200:N::m3 300: ", NULL);
+	/* all of one user: what a program without code of its own runs is told by the others */
+	sources[1].owner = 0;
+	expect(&rec, sources, 1, true, "100:N::m1 100: 100: 200:N::m1 200: 300:N::m1 ", NULL);
+	free(rec.records);
+	codemap_free(maps[0]);
+	codemap_free(maps[1]);
+}
+END_TEST
+
+/* What is dated after a program's end does not reach the next one of that pid. */
+START_TEST(test_pid_again)
+{
+	struct recording rec = { 0 };
+	struct codemap *map = new_map();
+	struct source source = { 100, 0, map, 0 };
+
+	add_map(&rec, 0, 100, HEAP, 0x1000, 0x10000, RUNTIME, 77);
+	load(map, false, 1, HEAP, 0x100, 500, FLAGS_JIT);
+	load(map, false, 2, HEAP + 0x200, 0x100, 2020, FLAGS_JIT);
+	add_sample(&rec, 1000, 100, HEAP + 8);
+	add_task(&rec, PERFDATA_EXIT, 1500, 100, 1);
+	add_task(&rec, PERFDATA_FORK, 2000, 100, 1);
+	add_map(&rec, 2010, 100, HEAP, 0x1000, 0, "/bin/other", 9);
+	add_sample(&rec, 2030, 100, HEAP + 0x208);
+	expect(&rec, &source, 1, true, "100:N::m1 100: ", NULL);
+	free(rec.records);
+	codemap_free(map);
+}
+END_TEST
+
 /* The pid's second program is not the first one. */
 START_TEST(test_exec)
 {
 	struct recording rec = { 0 };
 	struct codemap *map = new_map();
-	struct source second = { 100, 1, map };
+	struct source second = { 100, 1, map, 0 };
 
 	load(map, true, 1, HEAP, 0x100, 5000, FLAGS_JIT);
 	add_map(&rec, 0, 100, HEAP, 0x1000, 0x10000, RUNTIME, 77);
@@ -852,7 +907,7 @@ START_TEST(test_no_times)
 {
 	struct recording rec = { 0 };
 	struct codemap *map = new_map();
-	struct source source = { 100, 0, map };
+	struct source source = { 100, 0, map, 0 };
 	struct inject_stats stats;
 
 	load(map, false, 1, HEAP, 0x100, 500, FLAGS_JIT);
@@ -879,7 +934,7 @@ START_TEST(test_memory_without_record)
 {
 	struct recording rec = { 0 };
 	struct codemap *map = new_map();
-	struct source source = { 100, 0, map };
+	struct source source = { 100, 0, map, 0 };
 
 	load(map, true, 1, HEAP + 0x10000, 0x100, 500, FLAGS_JIT);
 	load(map, false, 2, HEAP + 0x20000, 0x100, 1005, FLAGS_JIT);
@@ -897,7 +952,7 @@ START_TEST(test_late_record)
 {
 	struct recording rec = { 0 };
 	struct codemap *map = new_map();
-	struct source source = { 100, 0, map };
+	struct source source = { 100, 0, map, 0 };
 
 	load(map, true, 1, HEAP + 0x1000, 0x100, 5000, FLAGS_JIT);
 	add_map(&rec, 990, 100, HEAP, 0x1000, 0, "//anon", 0);
@@ -915,7 +970,7 @@ START_TEST(test_freeable)
 {
 	struct recording rec = { 0 };
 	struct codemap *map = new_map();
-	struct source source = { 100, 0, map };
+	struct source source = { 100, 0, map, 0 };
 	struct inject_stats stats;
 
 	load(map, true, 1, HEAP, 0x100, 1005, FLAGS_JIT | FLAGS_DYNAMIC);
@@ -941,7 +996,7 @@ START_TEST(test_anonymous)
 {
 	struct recording rec = { 0 };
 	struct codemap *map = new_map();
-	struct source source = { 100, 0, map };
+	struct source source = { 100, 0, map, 0 };
 	struct inject_stats stats;
 
 	load(map, false, 1, HEAP, 0x100, 500, FLAGS_JIT);
@@ -995,6 +1050,7 @@ START_TEST(test_pages)
 	for (i = 0; i < 5000; i++)
 		ck_assert_int_eq(pages_mark(&p, 1 + i % 2, 0x1000 * (uint64_t)i + 0x123), 0);
 	ck_assert_uint_eq(p.n, 5000);
+	ck_assert_int_eq(pages_seal(&p), 0);
 	ck_assert(pages_any(&p, 1, 0x120, 0x130));
 	ck_assert(pages_any(&p, 1, 0x12f, 0x130));
 	ck_assert(!pages_any(&p, 1, 0x130, 0x2120));
@@ -1045,6 +1101,8 @@ int main(void)
 	tcase_add_test(t, test_pages_settled);
 	tcase_add_test(t, test_nothing_to_do);
 	tcase_add_test(t, test_file);
+	tcase_add_test(t, test_foreign_file);
+	tcase_add_test(t, test_pid_again);
 	tcase_add_test(t, test_exec);
 	tcase_add_test(t, test_fork);
 	tcase_add_test(t, test_no_times);

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -1147,6 +1148,64 @@ START_TEST(test_bomb)
 }
 END_TEST
 
+/* What is allocated; the sanitizer's allocator has its own count. */
+size_t __sanitizer_get_current_allocated_bytes(void) __attribute__((weak));
+
+static size_t allocated(void)
+{
+	struct mallinfo2 info;
+
+	if (__sanitizer_get_current_allocated_bytes)
+		return __sanitizer_get_current_allocated_bytes();
+	info = mallinfo2();
+	return info.uordblks + info.hblkhd;
+}
+
+/* Parts with the largest window: only the one that is walked through has it. */
+START_TEST(test_idle)
+{
+	struct perfdata *parts[16];
+	_cleanup_(perfdata_freep) struct perfdata *directory = NULL;
+	_cleanup_close_ int fd = -1, part_fd = -1;
+	_cleanup_buf_ struct buf records;
+	struct perfdata_record rec;
+	size_t i, start, walks;
+
+	buf_init(&records, SIZE_MAX);
+	put_compressed(&records, 2 * MIB(1) / 8, 60000, CAP_PERF_ZSTD_WINDOW_LOG);
+	part_fd = file_of(&records);
+	/* an error is an end, too */
+	put_numbered(&records, PERFDATA_COMPRESSED, 4);
+	fd = make_fd(&simple, 1, 128, &records);
+	directory = open_good(fd, NULL);
+	start = allocated();
+	for (i = 0; i < ARRAY_SIZE(parts); i++)
+		parts[i] = i ? open_good(part_fd, directory) : open_good(fd, NULL);
+	for (walks = 0; walks < 2; walks++) {
+		for (i = 0; i < ARRAY_SIZE(parts); i++) {
+			uint64_t n = 0;
+			int r;
+
+			ck_assert_uint_lt(allocated() - start, ARRAY_SIZE(parts) * KIB(8));
+			ck_assert_int_eq(perfdata_rewind(parts[i]), 0);
+			while (!(r = perfdata_next(parts[i], &rec)))
+				if (!n++)
+					ck_assert_uint_gt(allocated() - start, MIB(128));
+			ck_assert_int_eq(r, i ? PERFDATA_E_END : PERFDATA_E_COMPRESSED);
+			ck_assert_uint_eq(n, 2 * MIB(1) / 8);
+		}
+	}
+	/* one that is left in its midst */
+	ck_assert_int_eq(perfdata_rewind(parts[1]), 0);
+	ck_assert_int_eq(perfdata_next(parts[1], &rec), 0);
+	ck_assert_uint_gt(allocated() - start, MIB(128));
+	ck_assert_int_eq(perfdata_rewind(parts[1]), 0);
+	ck_assert_uint_lt(allocated() - start, ARRAY_SIZE(parts) * KIB(8));
+	for (i = 0; i < ARRAY_SIZE(parts); i++)
+		perfdata_free(parts[i]);
+}
+END_TEST
+
 /* One byte of the stream a record: inner ones straddle many, plain ones come between. */
 START_TEST(test_straddling)
 {
@@ -1381,6 +1440,64 @@ START_TEST(test_bad_record)
 }
 END_TEST
 
+/* n attrs that all name the same list of n_ids ids, all of them alike or each another one. */
+static int open_ids(struct perfdata **outp, size_t n, size_t n_ids, bool alike)
+{
+	const uint64_t attrs_at = 104 + 8 * n_ids;
+	_cleanup_close_ int fd = -1;
+	_cleanup_buf_ struct buf b;
+	size_t i;
+
+	buf_init(&b, SIZE_MAX);
+	buf_append(&b, "PERFILE2", 8);
+	buf_put_u64(&b, 104);
+	buf_put_u64(&b, 80);
+	buf_put_u64(&b, attrs_at);
+	buf_put_u64(&b, n * 80);
+	buf_put_u64(&b, attrs_at + n * 80);
+	buf_put_u64(&b, 8);
+	for (i = 0; i < 6; i++)
+		buf_put_u64(&b, 0);
+	for (i = 0; i < n_ids; i++)
+		buf_put_u64(&b, alike ? 7 : i << 8);
+	for (i = 0; i < n; i++) {
+		put_attr(&b, &simple, 64);
+		buf_put_u64(&b, 104);
+		buf_put_u64(&b, 8 * n_ids);
+	}
+	put_record(&b, PERFDATA_FINISHED_ROUND, 0, 8);
+	fd = file_of(&b);
+	return perfdata_open(outp, fd, NULL);
+}
+
+/* All ids that are read count, so that the time is bounded as the table is. */
+static const struct {
+	size_t n, n_ids;
+	bool alike;
+	int code;
+} id_lists[] = {
+	{ 1, CAP_PERF_IDS, false, 0 },
+	{ 1, CAP_PERF_IDS, true, 0 },
+	{ 1, CAP_PERF_IDS + 1, false, PERFDATA_E_CORRUPT },
+	{ 1, CAP_PERF_IDS + 1, true, PERFDATA_E_CORRUPT },
+	{ 1024, CAP_PERF_IDS / 1024, true, 0 },
+	{ 1024, CAP_PERF_IDS / 1024 + 1, true, PERFDATA_E_CORRUPT },
+	{ CAP_PERF_ATTRS, CAP_PERF_IDS, true, PERFDATA_E_CORRUPT },
+	{ CAP_PERF_ATTRS, CAP_PERF_IDS, false, PERFDATA_E_CORRUPT },
+};
+
+START_TEST(test_many_ids)
+{
+	_cleanup_(perfdata_freep) struct perfdata *p = NULL;
+	int r = open_ids(&p, id_lists[_i].n, id_lists[_i].n_ids, id_lists[_i].alike);
+
+	ck_assert_int_eq(r, id_lists[_i].code);
+	if (r)
+		ck_assert_str_eq(perfdata_error_text(p, r),
+				 "corrupt: more than 1048576 ids of events");
+}
+END_TEST
+
 START_TEST(test_no_file)
 {
 	_cleanup_(perfdata_freep) struct perfdata *p = NULL, *dir = NULL, *part = NULL,
@@ -1442,6 +1559,7 @@ int main(void)
 	tcase_add_test(made, test_edit_long);
 	tcase_add_test(made, test_bomb);
 	tcase_add_test(made, test_straddling);
+	tcase_add_test(made, test_idle);
 	suite_add_tcase(s, made);
 
 	tcase_add_test(bad, test_bad_maps);
@@ -1449,6 +1567,7 @@ int main(void)
 	tcase_add_test(bad, test_refused);
 	tcase_add_loop_test(bad, test_bad_header, 0, ARRAY_SIZE(bad_headers));
 	tcase_add_loop_test(bad, test_bad_record, 0, ARRAY_SIZE(bad_records));
+	tcase_add_loop_test(bad, test_many_ids, 0, ARRAY_SIZE(id_lists));
 	tcase_add_test(bad, test_no_file);
 	tcase_add_test(bad, test_no_room);
 	suite_add_tcase(s, bad);
