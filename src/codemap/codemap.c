@@ -111,28 +111,38 @@ static void expire_some(struct codemap *map, uint32_t n)
 		body_expire(map, past_take_oldest(map));
 }
 
-static int announce(struct codemap *map, const struct codemap_load *event, bool seen,
+static bool too_long(const struct codemap_load *load)
+{
+	return load->ns_len > CAP_NAME_LENGTH || load->name_len > CAP_NAME_LENGTH ||
+	       load->sig_len > CAP_NAME_LENGTH;
+}
+
+static int announce(struct codemap *map, const struct codemap_load *load, bool seen,
 		    struct codemap_body **bodyp)
 {
-	struct codemap_load load = *event;
+	struct codemap_load cut;
 	uint32_t idx = 0;
 	int r;
 
 	if (bodyp)
 		*bodyp = NULL;
 	map->stats.loads++;
-	if (!is_valid(&load)) {
+	if (!is_valid(load)) {
 		map->stats.invalid++;
 		return CODEMAP_E_INVALID;
 	}
-	load.ns_len = (uint32_t)utf8_cut(load.ns, load.ns_len, CAP_NAME_LENGTH);
-	load.name_len = (uint32_t)utf8_cut(load.name, load.name_len, CAP_NAME_LENGTH);
-	load.sig_len = (uint32_t)utf8_cut(load.sig, load.sig_len, CAP_NAME_LENGTH);
+	if (unlikely(too_long(load))) {
+		cut = *load;
+		cut.ns_len = (uint32_t)utf8_cut(load->ns, load->ns_len, CAP_NAME_LENGTH);
+		cut.name_len = (uint32_t)utf8_cut(load->name, load->name_len, CAP_NAME_LENGTH);
+		cut.sig_len = (uint32_t)utf8_cut(load->sig, load->sig_len, CAP_NAME_LENGTH);
+		load = &cut;
+	}
 
 	expire_some(map, EXPIRE_PER_EVENT);
 	if (map->bodies.count >= map->opts.max_bodies && past_oldest(map))
 		body_expire(map, past_take_oldest(map));
-	r = life_announce(map, &load, seen, &idx);
+	r = life_announce(map, load, seen, &idx);
 	if (r == CODEMAP_E_FULL) {
 		map->stats.full++;
 		map->incomplete = true;

@@ -30,11 +30,16 @@
 #define LEVELS        6
 #define TABLE_INITIAL 16u
 #define SLOT_ALIGN    64u
-/* Entries looked at around a guess. */
-#define WINDOW     4u
+/*
+ * Entries looked at around a guess, and how many of them before it. With bodies of all sizes from
+ * 32 to 512 bytes the place is among them 99 times in 100, and each time that it is not costs as
+ * much as a quarter of a cache miss.
+ */
+#define WINDOW      6u
+#define WINDOW_BACK 2u
 
-#define PAGE_SHIFT 12
-#define PAGE_BYTES (1u << PAGE_SHIFT)
+#define PAGE_SHIFT  12
+#define PAGE_BYTES  (1u << PAGE_SHIFT)
 
 _Static_assert(SEGMENT_BYTES / PAGE_BYTES == SEGMENT_PAGES, "pages of a segment");
 
@@ -84,7 +89,7 @@ static inline uint32_t table_home(const struct live_index *ix, uint32_t key)
 	return (uint32_t)(key * ix->factor >> ix->shift);
 }
 
-struct segment *index_segment(const struct live_index *ix, uint64_t key)
+static inline struct segment *table_find(const struct live_index *ix, uint64_t key)
 {
 	uint32_t i;
 
@@ -92,6 +97,14 @@ struct segment *index_segment(const struct live_index *ix, uint64_t key)
 		if (ix->segments[i].key == key)
 			return &ix->segments[i];
 	return NULL;
+}
+
+/* What changes is mostly where the last change was. */
+struct segment *index_segment(const struct live_index *ix, uint64_t key)
+{
+	struct segment *seg = &ix->segments[ix->last];
+
+	return seg->key == key && seg->used ? seg : table_find(ix, key);
 }
 
 static struct segment *table_put(struct live_index *ix, const struct segment *seg)
@@ -304,8 +317,10 @@ struct segment *index_segment_get(struct live_index *ix, uint64_t key)
 {
 	struct segment *seg = index_segment(ix, key);
 
-	if (seg)
+	if (seg) {
+		ix->last = (uint32_t)(seg - ix->segments);
 		return seg;
+	}
 	if (words_reserve(ix) < 0 || table_reserve(ix) < 0)
 		return NULL;
 	words_set(ix, key);
@@ -354,9 +369,10 @@ static inline uint32_t page_until(const struct segment *seg, struct page page, u
 	uint32_t low = page.low, high = page.high, at, n;
 
 	at = low + ((high - low) * off >> PAGE_SHIFT);
-	at = MAX(at, low + WINDOW / 2) - WINDOW / 2;
+	at = MAX(at, low + WINDOW_BACK) - WINDOW_BACK;
 	n = (starts_by(seg, at, high, off) + starts_by(seg, at + 1, high, off)) +
-	    (starts_by(seg, at + 2, high, off) + starts_by(seg, at + 3, high, off));
+	    (starts_by(seg, at + 2, high, off) + starts_by(seg, at + 3, high, off)) +
+	    (starts_by(seg, at + 4, high, off) + starts_by(seg, at + 5, high, off));
 	/* the guess was too high or too low if all the window lies on one side */
 	if (likely((n || at == low) && (n < WINDOW || at + WINDOW >= high)))
 		return at + n;
@@ -368,6 +384,14 @@ static inline uint32_t page_until(const struct segment *seg, struct page page, u
 			high = at;
 	}
 	return low;
+}
+
+/* The same where something changes: most bodies come behind those that are there. */
+static inline uint32_t page_place(const struct segment *seg, struct page page, uint32_t off)
+{
+	if (page.low == page.high || entry_first(&seg->entries[page.high - 1]) <= off)
+		return page.high;
+	return page_until(seg, page, off);
 }
 
 static uint32_t segment_until(const struct segment *seg, uint32_t off)
@@ -385,7 +409,7 @@ struct found index_find(const struct live_index *ix, uint64_t addr)
 
 	if (unlikely(addr >= ADDRESS_END))
 		return (struct found){ 0 };
-	seg = index_segment(ix, addr >> SEGMENT_SHIFT);
+	seg = table_find(ix, addr >> SEGMENT_SHIFT);
 	if (!seg)
 		return (struct found){ 0 };
 	page = page_of(seg, off >> PAGE_SHIFT);
@@ -463,10 +487,11 @@ int index_reserve(struct live_index *ix, uint64_t start, uint64_t stop)
 /* One more or less entry in a page. */
 static void segment_count(struct segment *seg, uint32_t page, int d)
 {
-	uint32_t i;
+	uint16_t i;
 
-	for (i = page + 1; i < SEGMENT_PAGES; i++)
-		seg->before[i] = (uint16_t)(seg->before[i] + d);
+	/* over all of them, as vectors do that at once */
+	for (i = 0; i < SEGMENT_PAGES; i++)
+		seg->before[i] = (uint16_t)(seg->before[i] + (i > (uint16_t)page ? d : 0));
 	seg->n += (uint32_t)d;
 }
 
@@ -483,8 +508,9 @@ void index_add(struct live_index *ix, uint32_t idx, uint64_t start, uint64_t sto
 		pages_of(key, start, stop, &number, &last_number);
 		for (; number <= last_number; number++, later = true) {
 			page_bytes(key, number, start, stop, &first, &last);
-			at = page_until(seg, page_of(seg, number), first);
-			memmove(e + at + 1, e + at, (seg->n - at) * sizeof(*e));
+			at = page_place(seg, page_of(seg, number), first);
+			if (at < seg->n)
+				memmove(e + at + 1, e + at, (seg->n - at) * sizeof(*e));
 			e[at] = entry_make(first, last, later, idx);
 			segment_count(seg, number, 1);
 			ix->entries++;
@@ -528,7 +554,7 @@ static int page_gather(const struct segment *seg, uint32_t number, uint32_t firs
 {
 	struct page page = page_of(seg, number);
 	const struct entry *e = seg->entries;
-	uint32_t i = page_until(seg, page, first);
+	uint32_t i = page_place(seg, page, first);
 	int r;
 
 	if (i > page.low && entry_last(&e[i - 1]) >= first)

@@ -164,9 +164,13 @@ static uint64_t loss_between(const struct codemap *map, uint64_t from, uint64_t 
 static uint64_t bound_known(const struct codemap *map, uint32_t idx)
 {
 	const struct codemap_body *b = body_at(&map->bodies, idx);
-	uint64_t bound = past_last_end(map, b->start, body_stop(b), b->load);
 	uint32_t i, n = 0;
+	uint64_t bound;
 
+	/* the first rundown of most processes */
+	if (!map->past.queue.count && !map->modules.any_unloaded && !map->unloads.used)
+		return 0;
+	bound = past_last_end(map, b->start, body_stop(b), b->load);
 	if (b->module) {
 		uint64_t id = map->modules.v[b->module].id;
 
@@ -231,7 +235,7 @@ int lives_gather(struct codemap *map, uint64_t start, uint64_t stop, uint64_t ti
 
 	map->touched.n = 0;
 	r = index_gather(&map->live, start, stop, &map->touched);
-	if (!r)
+	if (!r && time < map->past.newest_end)
 		r = past_gather(map, start, stop, time, &map->touched);
 	return r;
 }
@@ -275,14 +279,17 @@ static void names_drop(struct codemap *map, const uint32_t id[3])
 
 static int names_take(struct codemap *map, const struct codemap_load *load, uint32_t id[3])
 {
+	uint32_t hash;
 	int r;
 
 	id[0] = id[1] = id[2] = 0;
+	/* the name is the one that is new, and its place a cache miss: on its way meanwhile */
+	hash = strings_hash(&map->names, load->name, load->name_len);
 	r = strings_take(&map->names, load->ns, load->ns_len, &id[0]);
 	if (!r)
-		r = strings_take(&map->names, load->name, load->name_len, &id[1]);
-	if (!r)
 		r = strings_take(&map->names, load->sig, load->sig_len, &id[2]);
+	if (!r)
+		r = strings_take_hashed(&map->names, hash, load->name, load->name_len, &id[1]);
 	if (r)
 		names_drop(map, id);
 	return r;
@@ -389,15 +396,18 @@ struct life {
 	enum body_end how;
 };
 
-/* A new record, in its place among the living or the past. Nothing else has changed yet. */
+/*
+ * A new record, in its place among the living or the past. Nothing else has changed yet. module: 0
+ * if it is not known yet.
+ */
 static int body_make(struct codemap *map, const struct codemap_load *load, const struct life *life,
-		     bool seen, uint32_t *idxp)
+		     uint32_t module, bool seen, uint32_t *idxp)
 {
 	uint64_t stop = load->start + load->size;
 	bool alive = life->how == END_NONE;
-	uint32_t idx, id[3], module;
+	uint32_t idx, id[3];
 	struct codemap_body *b;
-	int r, error;
+	int r, error = 0;
 
 	if (map->bodies.count >= map->opts.max_bodies || bodies_full(&map->bodies))
 		return CODEMAP_E_FULL;
@@ -411,7 +421,8 @@ static int body_make(struct codemap *map, const struct codemap_load *load, const
 	if (!map->opts.no_il_maps &&
 	    chains_reserve(&map->methods, &map->methods_total, map, map_method_link) < 0)
 		goto fail_body;
-	module = module_get(map, load->module_id, load->time, &error);
+	if (!module)
+		module = module_get(map, load->module_id, load->time, &error);
 	if (error < 0)
 		goto fail_body;
 	map->stats.full += error > 0; /* then the body does without */
@@ -426,7 +437,13 @@ static int body_make(struct codemap *map, const struct codemap_load *load, const
 	b->end = life->how & 3;
 	b->module = module & 0x3ffff;
 	body_name(b, id);
-	body_set_load(&map->bodies, idx, load->time, seen, seen ? load->time : 0);
+	if (seen) {
+		/* how far back is for life_settle_in() to say */
+		b->load = load->time;
+		b->open_past = 1;
+	} else {
+		body_set_load(&map->bodies, idx, load->time, false, 0);
+	}
 	if (alive) {
 		r = index_reserve(&map->live, load->start, stop);
 		if (r)
@@ -458,6 +475,8 @@ static uint32_t unload_waiting(const struct codemap *map, const struct codemap_l
 {
 	uint32_t i, n = 0, best = 0;
 
+	if (!map->unloads.used)
+		return 0;
 	for (i = wait_next(&map->unloads, load->start, 0); i && n < UNLOADS_MAX;
 	     i = wait_next(&map->unloads, load->start, i), n++) {
 		const struct waiting *w = wait_at(&map->unloads, i);
@@ -518,15 +537,18 @@ int life_announce(struct codemap *map, const struct codemap_load *load, bool see
 		life.how = life.end < next_time ? END_GAP : END_IMPLIED;
 	}
 
-	r = body_make(map, load, &life, seen, idxp);
+	r = body_make(map, load, &life, module, seen, idxp);
 	if (r)
 		return r;
 	life_settle_in(map, *idxp, t, seen);
+	if (map->maps.used)
+		il_join(map, *idxp);
+	if (life.how != END_UNLOADED)
+		return 0;
 	/* by now it waits, wherever it was before */
-	if (life.how == END_UNLOADED && (unload = unload_waiting(map, load)) &&
-	    wait_at(&map->unloads, unload)->time == life.end)
+	unload = unload_waiting(map, load);
+	if (unload && wait_at(&map->unloads, unload)->time == life.end)
 		wait_remove(&map->unloads, unload);
-	il_join(map, *idxp);
 	return 0;
 }
 

@@ -21,13 +21,17 @@ const char *codemap_miss_text(enum codemap_miss miss)
 	return "not announced";
 }
 
-/* Did the body that is alive now begin by then? */
+/*
+ * Did the body that is alive now begin by then? Without a branch on it: whoever asks about random
+ * times would wait for every cache miss of the index, one after the other, where it guesses wrong.
+ */
 static inline bool began_by(const struct codemap *map, uint32_t idx, uint64_t time)
 {
 	const struct span *span = &map->bodies.spans[idx >> CHUNK_SHIFT];
 
-	return time >= span->newest ||
-	       (time >= span->oldest && time >= body_begin(&map->bodies, idx));
+	if (unlikely((time < span->newest) & (time >= span->oldest)))
+		return time >= body_begin(&map->bodies, idx);
+	return time >= span->newest;
 }
 
 uint32_t map_find(const struct codemap *map, uint64_t addr, uint64_t time, struct past_hint *hint)
@@ -86,6 +90,11 @@ const struct codemap_body *codemap_lookup_at(const struct codemap *map, uint64_t
 {
 	struct found found = index_find(&map->live, addr);
 
+	if (likely(found.idx) && !missp && !found.past) {
+		uintptr_t body = (uintptr_t)body_at(&map->bodies, found.idx);
+
+		return (const void *)(body & -(uintptr_t)began_by(map, found.idx, time));
+	}
 	if (likely(found.idx) && began_by(map, found.idx, time)) {
 		if (missp)
 			*missp = CODEMAP_HIT;

@@ -39,6 +39,7 @@ void mem_free(size_t *total, void *p);
 struct pool {
 	struct pool_slab *partial[POOL_CLASSES]; /* slabs with room, by size */
 	uint32_t blocks[POOL_CLASSES];
+	struct region *regions; /* with a free piece */
 	size_t total;
 };
 
@@ -84,8 +85,21 @@ void chains_remove(struct chains *c, void *owner, chains_link_fn *link, uint32_t
 
 /* -- Strings ---------------------------------------------------------------------------- */
 
-#define STRINGS_CLASSES 81u
-#define STRINGS_RECENT  256u
+#define STRINGS_CLASSES    81u
+#define STRINGS_RECENT     256u
+#define STRINGS_SHELF_BITS 6u
+#define STRINGS_SHELVES    (1u << STRINGS_SHELF_BITS)
+
+struct shelf_slot {
+	uint32_t hash, id;
+};
+
+/* Strings by hash, some of them: see strings.c. */
+struct shelf {
+	struct shelf_slot *slots;
+	uint32_t n, size; /* homes, allocated */
+	uint32_t count;   /* slots in use */
+};
 
 /* Interned, counted byte strings. Id 0 is the empty string. */
 struct strings {
@@ -93,10 +107,8 @@ struct strings {
 	uint32_t n_slabs, size_slabs;
 	uint32_t free_slab;                /* chain of unused places in slabs, + 1 */
 	uint32_t partial[STRINGS_CLASSES]; /* slabs with room, + 1 */
-	struct chains chains;
-	struct recent {
-		uint32_t id, hash;
-	} recent[STRINGS_RECENT]; /* by hash: namespaces and signatures come in runs */
+	struct shelf shelves[STRINGS_SHELVES];
+	uint32_t recent[STRINGS_RECENT]; /* namespaces and signatures come in runs */
 	uint64_t seed;
 	size_t text, max_text; /* bytes of distinct text, and its cap */
 	size_t total;          /* bytes allocated */
@@ -106,6 +118,10 @@ void strings_init(struct strings *s, size_t max_text);
 void strings_deinit(struct strings *s);
 /* The id of that text, one reference taken. Returns 0, -ENOMEM or CODEMAP_E_FULL. */
 int strings_take(struct strings *s, const void *text, uint32_t len, uint32_t *idp);
+/* The same in two steps: the first asks for the memory that the second needs. */
+uint32_t strings_hash(const struct strings *s, const void *text, uint32_t len);
+int strings_take_hashed(struct strings *s, uint32_t hash, const void *text, uint32_t len,
+			uint32_t *idp);
 void strings_share(struct strings *s, uint32_t id);
 void strings_drop(struct strings *s, uint32_t id);
 const char *strings_text(const struct strings *s, uint32_t id, uint32_t *lenp);
@@ -252,6 +268,7 @@ struct live_index {
 	struct segment *segments; /* aligned into mem */
 	void *mem;
 	uint32_t mask, used; /* slots - 1, slots taken */
+	uint32_t last;       /* slot asked for last, perhaps */
 	struct pool pool;    /* entry arrays */
 	struct word *words;
 	uint32_t n_words, size_words, free_word;
@@ -400,6 +417,8 @@ struct modules {
 	/* assemblies that a rundown called collectible, sorted */
 	uint64_t *collectible;
 	uint32_t n_collectible, collectible_size;
+	bool any_unloaded; /* ever */
+	uint32_t last;     /* the one that a body came for last */
 	uint64_t seed;
 	size_t total;
 };

@@ -114,6 +114,7 @@ static void module_gone(struct codemap *map, uint32_t m)
 	struct modules *ms = &map->modules;
 	uint32_t at = (ms->gone_head + ms->gone_n) % MODULE_GONE_MAX;
 
+	ms->any_unloaded = true;
 	if (ms->v[m].queued)
 		return;
 	if (ms->gone_n == MODULE_GONE_MAX) {
@@ -189,8 +190,10 @@ static uint32_t module_new(struct codemap *map, uint64_t id, uint64_t unload, in
 uint32_t module_find(const struct codemap *map, uint64_t id, uint64_t time)
 {
 	const struct modules *ms = &map->modules;
-	uint32_t m, best = 0;
+	uint32_t m = ms->last, best = 0;
 
+	if (!ms->any_unloaded && ms->n && ms->v[m].used && ms->v[m].id == id)
+		return m;
 	for (m = chains_first(&ms->chains, hash_u64(ms->seed, id)); m; m = ms->v[m].next) {
 		if (ms->v[m].id != id)
 			continue;
@@ -222,8 +225,10 @@ uint64_t module_last_unload(const struct codemap *map, uint64_t id, uint64_t tim
 
 void module_ref(struct codemap *map, uint32_t m)
 {
-	if (m)
-		map->modules.v[m].refs++;
+	if (!m)
+		return;
+	map->modules.v[m].refs++;
+	map->modules.last = m;
 }
 
 void module_unref(struct codemap *map, uint32_t m)

@@ -633,8 +633,6 @@ int past_gather(const struct codemap *map, uint64_t start, uint64_t stop, uint64
 	struct piece piece;
 	int r;
 
-	if (time >= map->past.newest_end)
-		return 0;
 	for_each_piece(&piece, start, stop)
 	{
 		const struct past *p = past_of(map, piece.key);

@@ -4,7 +4,8 @@
  *
  * Each round decodes the whole file from memory, fed in reads of the size that the daemon uses,
  * every payload to its struct and every string to UTF-8; and copies the same bytes with
- * memcpy() as the reference. The two alternate, so that both see the same machine.
+ * memcpy() as the reference; and makes a code map of them, as an attach without line numbers does.
+ * The three alternate, so that all see the same machine.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "base/util.h"
 #include "clr/clr.h"
 #include "nettrace/nettrace.h"
+#include "target/feed.h"
 
 #define DEFAULT_ROUNDS 21
 
@@ -105,6 +107,29 @@ static int decode(const uint8_t *bytes, size_t size, struct run *run)
 	return r;
 }
 
+static int make_map(const uint8_t *bytes, size_t size, struct codemap_stats *stats)
+{
+	struct codemap_options map_opts = { .no_il_maps = true };
+	_cleanup_(codemap_freep) struct codemap *map = NULL;
+	_cleanup_(feed_freep) struct feed *feed = NULL;
+	struct feed_options opts = { 0 };
+	size_t done = 0;
+	int r;
+
+	r = codemap_new(&map, &map_opts);
+	if (!r)
+		r = feed_new(&feed, map, &opts);
+	while (!r && done < size) {
+		size_t n = MIN(size - done, READ_CHUNK);
+
+		r = feed_bytes(feed, bytes + done, n, 0);
+		done += n;
+	}
+	if (!r)
+		codemap_get_stats(map, stats);
+	return r;
+}
+
 static uint8_t *load(const char *path, size_t *sizep)
 {
 	_cleanup_fclose_ FILE *f = fopen(path, "rb");
@@ -139,7 +164,8 @@ static void print_rate(const char *what, double *seconds, size_t n, size_t size)
 int main(int argc, char **argv)
 {
 	_cleanup_free_ uint8_t *bytes = NULL, *copy = NULL;
-	_cleanup_free_ double *decode_s = NULL, *copy_s = NULL;
+	_cleanup_free_ double *decode_s = NULL, *copy_s = NULL, *map_s = NULL;
+	struct codemap_stats stats = { 0 };
 	struct run run = { 0 };
 	size_t size = 0, rounds, i;
 
@@ -157,7 +183,8 @@ int main(int argc, char **argv)
 	copy = malloc(size);
 	decode_s = calloc(rounds, sizeof(*decode_s));
 	copy_s = calloc(rounds, sizeof(*copy_s));
-	if (!copy || !decode_s || !copy_s)
+	map_s = calloc(rounds, sizeof(*map_s));
+	if (!copy || !decode_s || !copy_s || !map_s)
 		return 1;
 	memset(copy, 1, size); /* its pages are not what is measured */
 
@@ -177,10 +204,20 @@ int main(int argc, char **argv)
 		memcpy(copy, bytes, size);
 		__asm__ volatile("" : : "r"(copy) : "memory");
 		copy_s[i] = now_s() - start;
+
+		start = now_s();
+		if (make_map(bytes, size, &stats))
+			return 1;
+		map_s[i] = now_s() - start;
 	}
 
 	print_rate("decode", decode_s, rounds, size);
 	print_rate("memcpy", copy_s, rounds, size);
+	print_rate("into a map", map_s, rounds, size);
+	printf("%zu bodies, %.1f ms, %.3f us a body beside decoding\n", stats.live,
+	       map_s[rounds / 2] * 1e3,
+	       (map_s[rounds / 2] - decode_s[rounds / 2]) * 1e6 /
+		       (double)MAX(stats.live, (size_t)1));
 	printf("ratio %.2f\n", copy_s[rounds / 2] / decode_s[rounds / 2]);
 	printf("%zu bytes, %" PRIu64 " events (%" PRIu64 " not decoded), %" PRIu64
 	       " methods, %.0f ns an event, %" PRIu64 " bytes of text, checksum %016" PRIx64 "\n",

@@ -1237,6 +1237,87 @@ START_TEST(test_generation)
 END_TEST
 
 /* Events without names (level 4): a later record brings them. */
+/*
+ * So many that all that grows has grown often, and then all of it goes: every name is told from
+ * every other, and the memory is given back.
+ */
+#define MANY       30000u
+#define MANY_START 0x7f3000000000u
+
+static void many_name(char name[32], uint32_t i, bool again)
+{
+	snprintf(name, 32, "%s%u", again ? "Again" : "Method", i);
+}
+
+static void many_check(const struct codemap *map, uint64_t time, bool again)
+{
+	char name[32];
+	uint32_t i;
+
+	for (i = 0; i < MANY; i++) {
+		uint64_t start = MANY_START + (uint64_t)i * 160;
+
+		many_name(name, i, again && i % 3);
+		ck_assert_str_eq(at(map, start, time), name);
+		ck_assert_str_eq(at(map, start + i % 150, time), name);
+		if (i % 50 == 0)
+			ck_assert_ptr_null(codemap_lookup(map, start + i % 150 + 1, NULL));
+	}
+}
+
+START_TEST(test_many)
+{
+	_cleanup_(codemap_freep) struct codemap *map =
+		new_map(&(struct codemap_options){ .retired_bytes = 1, .no_il_maps = true });
+	_cleanup_free_ uint32_t *order = calloc(MANY, sizeof(*order));
+	uint64_t time = 1;
+	char name[32];
+	uint32_t i;
+	size_t full;
+
+	seed(77);
+	for (i = 0; i < MANY; i++) {
+		uint32_t j = draw(i + 1);
+
+		/* in order of address, or in none */
+		order[i] = order[_i ? j : i];
+		order[_i ? j : i] = i;
+	}
+	for (i = 0; i < MANY; i++) {
+		many_name(name, order[i], false);
+		ck_assert_int_eq(add(map, order[i], MANY_START + (uint64_t)order[i] * 160,
+				     order[i] % 150 + 1, time++, name),
+				 0);
+	}
+	many_check(map, time, false);
+	full = stats_of(map).bytes;
+
+	/* two in three go and come again under another name */
+	for (i = 0; i < MANY; i++)
+		if (order[i] % 3)
+			codemap_unload(map, order[i], MANY_START + (uint64_t)order[i] * 160,
+				       time++);
+	for (i = 0; i < MANY; i++) {
+		many_name(name, order[i], true);
+		if (order[i] % 3)
+			ck_assert_int_eq(add(map, order[i], MANY_START + (uint64_t)order[i] * 160,
+					     order[i] % 150 + 1, time++, name),
+					 0);
+	}
+	many_check(map, time, true);
+	ck_assert_uint_eq(stats_of(map).live, MANY);
+	ck_assert_uint_lt(stats_of(map).bytes, full + full / 4);
+
+	for (i = 0; i < MANY; i++)
+		codemap_unload(map, order[i], MANY_START + (uint64_t)order[i] * 160, time++);
+	while (stats_of(map).retired)
+		codemap_expire(map, time + SEC_NS(3600));
+	ck_assert_uint_eq(stats_of(map).live, 0);
+	ck_assert_uint_eq(stats_of(map).name_bytes, 0);
+	ck_assert_uint_lt(stats_of(map).bytes, full / 4);
+}
+END_TEST
+
 START_TEST(test_names_later)
 {
 	struct codemap *map = new_map(NULL);
@@ -1286,6 +1367,7 @@ int main(void)
 	tcase_add_test(rules, test_mapfile_changing);
 	tcase_add_test(rules, test_generation);
 	tcase_add_test(rules, test_names_later);
+	tcase_add_loop_test(histories, test_many, 0, 2);
 	suite_add_tcase(s, rules);
 	suite_add_tcase(s, histories);
 	runner = srunner_create(s);
