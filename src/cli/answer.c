@@ -8,8 +8,6 @@
 
 #include <jansson.h>
 
-#include "base/caps.h"
-#include "base/log.h"
 #include "cli/cli.h"
 #include "cli/event.h"
 

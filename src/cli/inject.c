@@ -56,8 +56,8 @@ static int prune(const char *dir)
 		log_error("%s", r < 0 ? strerror(-r) : buildid_cache_error_text(cache, r));
 		return EXIT_FAILED;
 	}
-	printf("%s: %zu images removed, %" PRIu64 " KB\n", buildid_cache_path(cache), n,
-	       bytes >> 10);
+	printf("%s: %zu image%s removed, %" PRIu64 " KB\n", buildid_cache_path(cache), n,
+	       n == 1 ? "" : "s", bytes >> 10);
 	return cli_flush();
 }
 
@@ -180,7 +180,7 @@ int cli_inject(int argc, char **argv)
 		}
 	}
 	if (optind < argc)
-		return cli_usage_error("inject", "no arguments but options");
+		return cli_usage_error("inject", "only options: the recording is -i FILE");
 	if (pruning)
 		return prune(opts.buildid_dir);
 	/* between two pipes it is a filter, like perf inject */

@@ -290,6 +290,7 @@ static void help(void)
 	       "      --names short|full  Ns.Type::Method, or with its arguments (short)\n"
 	       "      --no-tiers          no [Tier] behind names\n"
 	       "      --buffer-mb N       buffer asked of the runtime (64)\n\n"
+	       "Without -p, -t or a program perf records the whole machine, until ^C.\n\n"
 	       "Example: clrsym perf -- record -g -F 999 -p $(pidof myapp) -- sleep 10\n");
 }
 
@@ -351,7 +352,8 @@ int cli_perf(int argc, char **argv)
 	argc -= optind;
 	argv += optind;
 	if (!argc || strcmp(argv[0], "record") != 0)
-		return cli_usage_error("perf", "-- record and perf record's own arguments");
+		return cli_usage_error("perf",
+				       "only 'record' is supported: clrsym perf -- record ...");
 	perfargs_parse(&run.args, argc, argv);
 	run.watch.set = &run.set;
 	run.watch.args = &run.args;

@@ -18,7 +18,7 @@ int publish_file(const char *path, int (*write)(int fd, void *data), void *data)
 	int r;
 
 	if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
-		return -EEXIST;
+		return -EEXIST; /* a device, a link, a folder */
 	if (asprintf(&temp, "%s.XXXXXX", path) < 0) {
 		temp = NULL;
 		return -ENOMEM;

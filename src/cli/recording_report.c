@@ -132,7 +132,7 @@ void recording_report(struct recording *rec)
 	}
 	if (known && rec->no_times)
 		log_warn("names are those of the last known state: %s", rec->no_times);
-	else if (late)
+	else if (late && stats.unnamed)
 		log_info("attached after the recording: code that was gone by then has no name "
 			 "(clrsym perf attaches before)");
 	for (i = 0; i < inject_n_programs(rec->inj) && rec->quiet && rec->quiet[i]; i++)
@@ -149,11 +149,11 @@ void recording_report(struct recording *rec)
 	}
 	log_info("%s: %" PRIu64 " of %" PRIu64
 		 " samples in managed code have a name (%zu process%s, %" PRIu64
-		 " code bodies hit, %" PRIu64 " with their code); %" PRIu64 " image%s%s%s",
+		 " code bod%s hit, %" PRIu64 " with their code); %" PRIu64 " image%s%s%s",
 		 rec->opts->dry_run ? "dry run" : recording_shown(rec->opts->out, true),
 		 stats.managed, stats.managed + stats.unnamed + stats.no_code, n,
-		 n == 1 ? "" : "es", stats.hit, stats.with_bytes, stats.images,
-		 stats.images == 1 ? "" : "s", where ? " in " : "",
+		 n == 1 ? "" : "es", stats.hit, stats.hit == 1 ? "y" : "ies", stats.with_bytes,
+		 stats.images, stats.images == 1 ? "" : "s", where ? " in " : "",
 		 where ? escape_terminal(where, strlen(where)) : "");
 }
 
@@ -173,7 +173,7 @@ bool recording_is_hopeless(struct recording *rec)
 	if (!n)
 		return false;
 	if (n > 1)
-		snprintf(more, sizeof(more), " (and %zu others)", n - 1);
+		snprintf(more, sizeof(more), " (and %zu other%s)", n - 1, n == 2 ? "" : "s");
 	log_error("pid %u%s: nothing can be named: %s", inject_program(rec->inj, first)->pid, more,
 		  rec->why[first] ? rec->why[first] : "out of memory");
 	return true;

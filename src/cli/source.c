@@ -10,8 +10,6 @@
 
 #include "base/caps.h"
 #include "base/clock.h"
-#include "base/escape.h"
-#include "base/log.h"
 #include "cli/answer.h"
 
 #define SOURCE_POLL_NS MS_NS(20)

@@ -21,8 +21,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/escape.h"
-
 /* Bodies start where code is aligned anyway. */
 #define IMAGE_ALIGN 16u
 #define IMAGE_PAGE  UINT64_C(4096)

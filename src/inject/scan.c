@@ -13,8 +13,7 @@
 #include "base/hash.h"
 #include "base/reader.h"
 
-#define KERNEL_PID   UINT32_MAX
-#define CPUMODE_USER 2u
+#define KERNEL_PID UINT32_MAX
 
 bool vec_grow(void **itemsp, size_t *sizep, size_t item)
 {
@@ -270,12 +269,18 @@ static int scan_task(struct inject *inj, const struct perfdata *part,
 		     const struct perfdata_record *rec)
 {
 	struct perfdata_task t;
+	struct perfdata_id id;
 	struct pid_info *info;
 	int r;
 
 	r = perfdata_parse_task(part, rec, &t);
+	if (r == 0)
+		r = perfdata_parse_id(part, rec, &id);
 	if (r)
 		return r;
+	/* the one that perf sorts by; the one in the body is a little later */
+	if (id.time)
+		t.time = id.time;
 	if (t.pid == KERNEL_PID || !t.pid)
 		return 0;
 	info = inject_pid_get(inj, t.pid);

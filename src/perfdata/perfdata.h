@@ -64,10 +64,8 @@ enum perfdata_type {
 
 /* Features of the header, and of FEATURE records. */
 enum perfdata_feature {
-	PERFDATA_FEAT_BUILD_ID = 2,
 	PERFDATA_FEAT_HOSTNAME = 3,
 	PERFDATA_FEAT_AUXTRACE = 18,
-	PERFDATA_FEAT_SAMPLE_TIME = 21,
 	PERFDATA_FEAT_COMPRESSED = 27,
 	PERFDATA_FEAT_CLOCK_DATA = 29,
 };
@@ -102,7 +100,7 @@ struct perfdata_mmap {
 };
 
 struct perfdata_task { /* FORK, EXIT, COMM (no ppid) */
-	uint32_t pid, ppid, tid, ptid;
+	uint32_t pid, ppid, tid;
 	uint64_t time; /* of the body, some ns after the trailer's; COMM: of the trailer */
 	bool exec;     /* COMM */
 };

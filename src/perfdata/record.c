@@ -219,7 +219,6 @@ int perfdata_parse_task(const struct perfdata *p, const struct perfdata_record *
 	}
 	t->ppid = get_le32(bytes + 12);
 	t->tid = get_le32(bytes + 16);
-	t->ptid = get_le32(bytes + 20);
 	t->time = get_le64(bytes + 24);
 	return 0;
 }

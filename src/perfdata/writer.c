@@ -16,7 +16,6 @@
  * unfinished when it was killed gets one, and loses the bits of the features that it never wrote.
  */
 #include <errno.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include "base/caps.h"

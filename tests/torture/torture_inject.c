@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recordings, damaged, through inject: cut at every record boundary (and inside), 10,000 random
- * mutations. No crash, no failure of our own; what is written is whole. The check of one
- * recording is that of the fuzz target.
+ * Recordings through inject: each allocation failing in turn, and damaged: cut at every record
+ * boundary (and inside), 10,000 random mutations. No crash, no failure of our own; what is written
+ * is whole. The check of one recording is that of the fuzz target.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -68,6 +69,70 @@ static void mutate(const uint8_t *bytes, size_t size, unsigned int times)
 	}
 }
 
+/* -- allocations ---------------------------------------------------------------------- */
+
+void torture_arm(unsigned long n);
+unsigned long torture_count(void);
+
+static int inject_once(struct perfdata *p, const struct codemap *map, int out)
+{
+	_cleanup_(perfdata_writer_freep) struct perfdata_writer *w = NULL;
+	_cleanup_(inject_freep) struct inject *inj = NULL;
+	static const struct inject_options opts = { .all_bodies = true };
+	size_t i;
+	int r;
+
+	r = inject_new(&inj, &opts);
+	if (r == 0)
+		r = inject_scan(inj, p);
+	if (r == 0)
+		r = inject_scanned(inj);
+	for (i = 0; r == 0 && i < inject_n_programs(inj); i++) {
+		struct inject_code code = {
+			.map = map,
+			.machine = EM_X86_64,
+			.bytes = bytes_of,
+			.to_file_ns = same_clock,
+			.to_map_ns = same_clock,
+		};
+
+		inject_set_code(inj, i, &code);
+	}
+	if (r == 0)
+		r = inject_plan(inj);
+	if (r == 0)
+		r = perfdata_writer_new(&w, p, out);
+	if (r == 0)
+		r = inject_rewrite(inj, p, w);
+	return r ? r : perfdata_writer_finish(w);
+}
+
+static unsigned long allocations(const uint8_t *bytes, size_t size)
+{
+	_cleanup_(perfdata_freep) struct perfdata *p = NULL;
+	_cleanup_(codemap_freep) struct codemap *map = NULL;
+	_cleanup_close_ int in = file_of(bytes, size);
+	unsigned long n, count;
+	int r;
+
+	check(perfdata_open(&p, in, NULL) == 0 && codemap_new(&map, NULL) == 0);
+	check(walk(p, map) > 0);
+	for (n = 1;; n++) {
+		_cleanup_close_ int out = memfd_create("output", MFD_CLOEXEC);
+
+		torture_arm(n);
+		r = inject_once(p, map, out);
+		count = torture_count();
+		torture_arm(0);
+		check(r == 0 || r == -ENOMEM);
+		if (count < n)
+			break; /* it was not reached */
+		check(r == -ENOMEM);
+	}
+	check(r == 0);
+	return n - 1;
+}
+
 int main(void)
 {
 	static const char *const names[] = {
@@ -75,6 +140,7 @@ int main(void)
 		"mixed.data",   "pipe.data",  "compressed.data", "thread.data",  "mono.data",
 	};
 	const char *top = getenv("CLRSYM_PERFDATA"), *more = getenv("INJECT_MUTATIONS");
+	unsigned long failed = 0;
 	unsigned int cuts = 0, mutations = more ? (unsigned int)atol(more) : N_MUTATIONS;
 	size_t i;
 
@@ -91,9 +157,10 @@ int main(void)
 			return 1;
 		}
 		LLVMFuzzerTestOneInput(bytes, size);
+		failed += allocations(bytes, size);
 		cuts += cut(bytes, size);
 		mutate(bytes, size, mutations / (unsigned int)ARRAY_SIZE(names));
 	}
-	printf("torture_inject: %u cuts, %u mutations\n", cuts, mutations);
+	printf("torture_inject: %lu allocations, %u cuts, %u mutations\n", failed, cuts, mutations);
 	return 0;
 }
