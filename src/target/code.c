@@ -428,3 +428,15 @@ void code_get_stats(const struct code *c, struct code_stats *stats)
 	stats->memory = sizeof(*c) + c->arena.size + c->n_heads * sizeof(*c->heads) +
 			c->wanted_size * sizeof(*c->wanted);
 }
+
+const char *code_error_text(int error)
+{
+	switch ((enum code_error)error) {
+	case CODE_E_NONE: return "never read";
+	case CODE_E_NOT_YET: return "not settled yet";
+	case CODE_E_DOUBT: return "other code may have been there";
+	case CODE_E_UNREADABLE: return "memory cannot be read";
+	case CODE_E_FULL: return "over a cap";
+	}
+	return strerror(-error);
+}

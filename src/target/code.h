@@ -58,5 +58,7 @@ int code_keep(struct code *code, const struct codemap_info *info);
 int code_get(const struct code *code, const struct codemap_info *info, uint64_t known_until,
 	     const uint8_t **bytesp);
 void code_get_stats(const struct code *code, struct code_stats *stats);
+/* A few words: why there are no bytes. */
+const char *code_error_text(int error);
 
 DEFINE_CLEANUP(struct code *, code_free)
