@@ -19,6 +19,7 @@
 #include "base/escape.h"
 #include "base/log.h"
 #include "base/number.h"
+#include "cli/naming.h"
 #include "cli/publish.h"
 #include "cli/source.h"
 #include "elf/image.h"
@@ -31,8 +32,7 @@ struct range {
 
 struct image_run {
 	const char *mapping; /* NULL: the whole process */
-	enum names_style style;
-	bool tiers;
+	struct naming naming;
 	struct range *ranges;
 	size_t n_ranges;
 	const struct codemap *map;
@@ -109,7 +109,7 @@ static int add_body(void *data, const struct codemap_body *body)
 	if (!addr)
 		return 0;
 	buf_clear(&run->name);
-	r = names_append(&run->name, &info.name, run->style, run->tiers);
+	r = names_append(&run->name, &info.name, run->naming.style, !run->naming.no_tiers);
 	if (r == 0)
 		r = elf_image_add(run->elf, addr, info.size, (const char *)run->name.data,
 				  run->name.len, NULL);
@@ -190,27 +190,25 @@ static void help(void)
 	       "  -o, --output FILE       the file\n"
 	       "      --mapping NAME      only the code in mappings of that file, by file offset, "
 	       "e.g.\n"
-	       "                          memfd:doublemapper or System.Private.CoreLib.dll\n"
-	       "      --names short|full  Ns.Type::Method, or with its arguments (short)\n"
-	       "      --no-tiers          no [Tier] behind names\n"
+	       "                          memfd:doublemapper or "
+	       "System.Private.CoreLib.dll\n" NAMING_OPTIONS_HELP
 	       "\nIt prints how gdb puts it in place: add-symbol-file FILE -o OFFSET\n");
 }
 
 int cli_image(int argc, char **argv)
 {
-	enum { OPT_MAPPING = 256, OPT_NAMES, OPT_NO_TIERS };
+	enum { OPT_MAPPING = 256 };
 	static const struct option options[] = {
 		{ "output", required_argument, NULL, 'o' },
 		{ "mapping", required_argument, NULL, OPT_MAPPING },
-		{ "names", required_argument, NULL, OPT_NAMES },
-		{ "no-tiers", no_argument, NULL, OPT_NO_TIERS },
+		NAMING_OPTIONS,
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
-	_cleanup_(image_run_deinit) struct image_run run = { .tiers = true };
+	_cleanup_(image_run_deinit) struct image_run run = { 0 };
 	_cleanup_(sources_deinit) struct sources set = { 0 };
 	struct source *source = NULL;
-	const char *out = NULL;
+	const char *out = NULL, *wrong;
 	pid_t pid;
 	int c, r;
 
@@ -224,11 +222,12 @@ int cli_image(int argc, char **argv)
 		switch (c) {
 		case 'o': out = optarg; break;
 		case OPT_MAPPING: run.mapping = optarg; break;
-		case OPT_NAMES:
-			if (!names_parse_style(optarg, &run.style))
-				return cli_usage_error("image", "--names takes short or full");
+		case NAMING_OPT_NAMES:
+		case NAMING_OPT_NO_TIERS:
+			wrong = naming_take(&run.naming, c, optarg);
+			if (wrong)
+				return cli_usage_error("image", "%s", wrong);
 			break;
-		case OPT_NO_TIERS: run.tiers = false; break;
 		case 'h': help(); return cli_flush();
 		default: return cli_usage_hint("image");
 		}

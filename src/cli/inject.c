@@ -11,6 +11,7 @@
 #include "base/escape.h"
 #include "base/log.h"
 #include "base/number.h"
+#include "cli/naming.h"
 #include "cli/recording.h"
 #include "perfdata/buildid.h"
 
@@ -33,9 +34,8 @@ static void help(void)
 	       "      --image-dir DIR     name images by path instead, and put them there\n"
 	       "      --all-bodies        images hold all code that is known, not only what was "
 	       "hit\n"
-	       "      --no-code           images without code bytes: nothing to annotate\n"
-	       "      --names short|full  Ns.Type::Method, or with its arguments (short)\n"
-	       "      --no-tiers          no [Tier] behind names\n"
+	       "      --no-code           images without code bytes: nothing to "
+	       "annotate\n" NAMING_OPTIONS_HELP
 	       "      --map-only          only rename managed mappings to //anon, for "
 	       "/tmp/perf-PID.map\n"
 	       "      --dry-run           write nothing, say what would be named\n"
@@ -111,8 +111,6 @@ int cli_inject(int argc, char **argv)
 		OPT_IMAGE_DIR,
 		OPT_ALL_BODIES,
 		OPT_NO_CODE,
-		OPT_NAMES,
-		OPT_NO_TIERS,
 		OPT_MAP_ONLY,
 		OPT_DRY_RUN,
 		OPT_PRUNE,
@@ -125,8 +123,7 @@ int cli_inject(int argc, char **argv)
 		{ "image-dir", required_argument, NULL, OPT_IMAGE_DIR },
 		{ "all-bodies", no_argument, NULL, OPT_ALL_BODIES },
 		{ "no-code", no_argument, NULL, OPT_NO_CODE },
-		{ "names", required_argument, NULL, OPT_NAMES },
-		{ "no-tiers", no_argument, NULL, OPT_NO_TIERS },
+		NAMING_OPTIONS,
 		{ "map-only", no_argument, NULL, OPT_MAP_ONLY },
 		{ "dry-run", no_argument, NULL, OPT_DRY_RUN },
 		{ "prune", no_argument, NULL, OPT_PRUNE },
@@ -137,7 +134,8 @@ int cli_inject(int argc, char **argv)
 	_cleanup_free_ char *image_dir = NULL;
 	struct recording_options opts = { .attach = true, .strict = true };
 	bool pruning = false;
-	const char *bad;
+	struct naming naming = { 0 };
+	const char *bad, *wrong;
 	int c, r;
 
 	r = sources_init(&set);
@@ -167,11 +165,12 @@ int cli_inject(int argc, char **argv)
 			break;
 		case OPT_ALL_BODIES: opts.inject.all_bodies = true; break;
 		case OPT_NO_CODE: opts.no_code = true; break;
-		case OPT_NAMES:
-			if (!names_parse_style(optarg, &opts.inject.style))
-				return cli_usage_error("inject", "--names takes short or full");
+		case NAMING_OPT_NAMES:
+		case NAMING_OPT_NO_TIERS:
+			wrong = naming_take(&naming, c, optarg);
+			if (wrong)
+				return cli_usage_error("inject", "%s", wrong);
 			break;
-		case OPT_NO_TIERS: opts.inject.no_tiers = true; break;
 		case OPT_MAP_ONLY: opts.inject.map_only = true; break;
 		case OPT_DRY_RUN: opts.dry_run = true; break;
 		case OPT_PRUNE: pruning = true; break;
@@ -181,6 +180,8 @@ int cli_inject(int argc, char **argv)
 	}
 	if (optind < argc)
 		return cli_usage_error("inject", "only options: the recording is -i FILE");
+	opts.inject.style = naming.style;
+	opts.inject.no_tiers = naming.no_tiers;
 	if (pruning)
 		return prune(opts.buildid_dir);
 	/* between two pipes it is a filter, like perf inject */

@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/number.h"
+#include "cli/naming.h"
 #include "cli/perfargs.h"
 #include "cli/recording.h"
 #include "cli/watch.h"
@@ -286,9 +287,8 @@ static void help(void)
 	       "their\ncode in what it wrote: perf report then shows it.\n\n"
 	       "      --perf FILE         the perf to run (perf)\n"
 	       "      --buildid-dir DIR   perf's build-id cache (perf's own choice, or ~/.debug)\n"
-	       "      --no-code           images without code bytes: nothing to annotate\n"
-	       "      --names short|full  Ns.Type::Method, or with its arguments (short)\n"
-	       "      --no-tiers          no [Tier] behind names\n"
+	       "      --no-code           images without code bytes: nothing to "
+	       "annotate\n" NAMING_OPTIONS_HELP
 	       "      --buffer-mb N       buffer asked of the runtime (64)\n\n"
 	       "Without -p, -t or a program perf records the whole machine, until ^C.\n\n"
 	       "Example: clrsym perf -- record -g -F 999 -p $(pidof myapp) -- sleep 10\n");
@@ -300,22 +300,20 @@ int cli_perf(int argc, char **argv)
 		OPT_PERF = 256,
 		OPT_BUILDID_DIR,
 		OPT_NO_CODE,
-		OPT_NAMES,
-		OPT_NO_TIERS,
 		OPT_BUFFER,
 	};
 	static const struct option options[] = {
 		{ "perf", required_argument, NULL, OPT_PERF },
 		{ "buildid-dir", required_argument, NULL, OPT_BUILDID_DIR },
 		{ "no-code", no_argument, NULL, OPT_NO_CODE },
-		{ "names", required_argument, NULL, OPT_NAMES },
-		{ "no-tiers", no_argument, NULL, OPT_NO_TIERS },
+		NAMING_OPTIONS,
 		{ "buffer-mb", required_argument, NULL, OPT_BUFFER },
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
 	_cleanup_(perf_run_deinit) struct perf_run run = { .spool_fd = -1 };
-	const char *perf = "perf";
+	const char *perf = "perf", *wrong;
+	struct naming naming = { 0 };
 	uint64_t v;
 	int c, r;
 
@@ -335,11 +333,12 @@ int cli_perf(int argc, char **argv)
 			run.opts.no_code = true;
 			run.set.opts.keep_code = false;
 			break;
-		case OPT_NAMES:
-			if (!names_parse_style(optarg, &run.opts.inject.style))
-				return cli_usage_error("perf", "--names takes short or full");
+		case NAMING_OPT_NAMES:
+		case NAMING_OPT_NO_TIERS:
+			wrong = naming_take(&naming, c, optarg);
+			if (wrong)
+				return cli_usage_error("perf", "%s", wrong);
 			break;
-		case OPT_NO_TIERS: run.opts.inject.no_tiers = true; break;
 		case OPT_BUFFER:
 			if (!parse_u64(optarg, CAP_BUFFER_MB, &v) || !v)
 				return cli_usage_error("perf", "--buffer-mb takes 1 to 1024");
@@ -349,6 +348,8 @@ int cli_perf(int argc, char **argv)
 		default: return cli_usage_hint("perf");
 		}
 	}
+	run.opts.inject.style = naming.style;
+	run.opts.inject.no_tiers = naming.no_tiers;
 	argc -= optind;
 	argv += optind;
 	if (!argc || strcmp(argv[0], "record") != 0)
