@@ -425,9 +425,80 @@ def test_perf_exit_status():
         check(os.path.exists(os.path.join(d, "perf.data")), "no perf.data")
         check(run("record", *QUICK, *EVENT, "--", "true") == 0 and
               os.path.exists(os.path.join(d, "perf.data.old")), "perf.data.old")
+        check(run("record", *QUICK, *EVENT, "sh", "-c", "kill -9 $$") == 137, "killed")
         check(run("record", "--nonsense") not in (0, 2), "perf's own status")
         check(run("report") == 2 and run() == 2, "usage")
         check(run("record", "-o", "no/such/file", "true") == 1, "no such directory")
+
+
+def test_perf_output_is_safe():
+    """What is no file stays what it is; parts of a recording come and go as a whole; a folder of others is no danger."""
+    with folder() as d:
+        def run(out, *options):
+            return clrsym("perf", "--buildid-dir", cache_of(d), "--", "record", *QUICK, *EVENT, *options, "-o", out,
+                          "true", cwd=d)
+        null = os.path.join(d, "null")
+        os.mknod(null, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        p = run(null)
+        check(p.returncode == 1 and "neither a file" in p.stderr, p.stderr)
+        check(stat.S_ISCHR(os.stat(null).st_mode) and not os.path.exists(null + ".old"), "the device is hurt")
+        for _ in range(3):
+            p = run("parts", "--threads")
+            check(p.returncode == 0, p.stderr)
+        check(os.path.exists(os.path.join(d, "parts", "data")) and
+              os.path.exists(os.path.join(d, "parts.old", "data")), os.listdir(d))
+        # the folder's owner would exchange a work folder in it
+        theirs = os.path.join(d, "theirs")
+        os.mkdir(theirs, 0o755)
+        os.chown(theirs, NOBODY, NOBODY)
+        with Process([program("clrsym"), "perf", "--buildid-dir", cache_of(d), "--", "record", *QUICK, *EVENT,
+                      "-o", os.path.join(theirs, "out"), "sleep", "0.5"]) as cp:
+            seen = set()
+            while cp.p.poll() is None:
+                seen |= set(os.listdir(theirs))
+                time.sleep(0.02)
+            check(cp.wait(30) == 0, cp.errors())
+        check(not [f for f in seen if "clrsym-perf" in f] and os.path.exists(os.path.join(theirs, "out")), seen)
+
+
+def test_inject_can_be_stopped():
+    """Waiting for input that does not come; a pipe survives the ^C that ends its recording."""
+    with folder() as d:
+        fifo = os.path.join(d, "fifo")
+        os.mkfifo(fifo)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with Process([program("clrsym"), "inject", "-i", fifo, "-o", os.path.join(d, "out")]) as cp:
+                time.sleep(0.2)
+                cp.signal(number)
+                check(cp.wait(5) == 1, cp.errors())
+        out = os.path.join(d, "out")
+        with subprocess.Popen([program("clrsym"), "inject", "-i", "-", "-o", out, "--buildid-dir", cache_of(d)],
+                              stdin=subprocess.PIPE, stderr=subprocess.PIPE) as p:
+            piped = subprocess.run(["perf", "record", *QUICK, *EVENT, "-o", "-", "true"], stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, check=True).stdout
+            p.stdin.write(piped[:len(piped) // 2])
+            p.stdin.flush()
+            time.sleep(0.2)
+            p.send_signal(signal.SIGINT)
+            time.sleep(0.2)
+            p.stdin.write(piped[len(piped) // 2:])
+            p.stdin.close()
+            check(p.wait(20) == 0, p.stderr.read())
+        with open(out, "rb") as f:
+            check(f.read() == piped, "the rest of the pipe is lost")
+
+
+def test_perf_precompiled_code_used_later():
+    """Precompiled methods that were first used after the attach: one more rundown names them."""
+    with folder() as d:
+        out = os.path.join(d, "perf.data")
+        with shares(d, "kinds=framework", seconds=1, env={"DOTNET_TieredCompilation": "0"}) as load:
+            with clrsym_perf(d, "-o", out, "-p", str(load.pid)) as cp:
+                run_shares(load)
+                cp.signal(signal.SIGINT)
+                check(cp.wait(60) == 0, cp.errors()[-800:])
+        return judged(perf_truth.judge(perf_truth.script(out, buildid_dir=cache_of(d)),
+                                       perf_truth.Log(os.path.join(d, "a.tsv"))), 200)
 
 
 def test_two_processes():
