@@ -1283,6 +1283,19 @@ static void test_publish_number_taken(void)
 	stop_target(&t);
 }
 
+/* Another instance on this machine may be looking at the same record just now: then it is kept. */
+static bool swept(const char *path)
+{
+	int i;
+
+	for (i = 0; i < 40 && access(path, F_OK) == 0; i++) {
+		if (proc_maps_sweep() < 0)
+			return false;
+		usleep(25000);
+	}
+	return access(path, F_OK) < 0;
+}
+
 static void test_sweep(void)
 {
 	struct target t = start_target(&(struct start){ .spec = "none" });
@@ -1315,14 +1328,12 @@ static void test_sweep(void)
 	usleep(20000);
 	fd = open(path[2], O_CREAT | O_EXCL | O_WRONLY, 0644);
 	close(fd);
-	CHECK(proc_maps_sweep() >= 0);
-	CHECK(access(path[0], F_OK) < 0);
+	CHECK(swept(path[0]));
 	CHECK(access(path[1], F_OK) == 0);
 	CHECK(access(path[2], F_OK) == 0);
 	unlink(path[2]);
 	stop_target(&u);
-	CHECK(proc_maps_sweep() >= 0);
-	CHECK(access(path[1], F_OK) < 0);
+	CHECK(swept(path[1]));
 	CHECK(access(lock, F_OK) < 0);
 }
 
