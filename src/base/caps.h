@@ -158,7 +158,7 @@
 #define CAP_INJECT_NAME_BYTES MIB(64)
 /* Retired bodies of one target while a recording is under way. */
 #define CAP_RECORDING_RETIRED GIB(1)
-/* One image's addresses: far above the code of the largest composite framework. */
+/* Code of one image, and its .text in the file: far above the largest composite framework. */
 #define CAP_IMAGE_BYTES MIB(512)
 
 /* -- perf.data ------------------------------------------------------------------------ */

@@ -23,15 +23,10 @@ struct workdir {
 	bool kept; /* something is in it that nobody has yet */
 };
 
-static void free_name(char **namep)
-{
-	free(*namep);
-}
-
 /* Can nobody but root and us exchange what is at this path? */
 static bool is_safe(const char *path)
 {
-	_cleanup_(free_name) char *p = strdup(path);
+	_cleanup_free_ char *p = strdup(path);
 	char *slash;
 	struct stat st;
 
@@ -71,9 +66,9 @@ static int make(struct workdir *w, const char *base)
 /* The output's folder and name; a link is followed, to where its file is or would be. */
 static int split(struct workdir *w, const char *output)
 {
-	_cleanup_(free_name) char *real = realpath(output, NULL);
-	_cleanup_(free_name) char *a = strdup(real ? real : output);
-	_cleanup_(free_name) char *b = strdup(real ? real : output);
+	_cleanup_free_ char *real = realpath(output, NULL);
+	_cleanup_free_ char *a = strdup(real ? real : output);
+	_cleanup_free_ char *b = strdup(real ? real : output);
 	struct stat st;
 
 	if (!a || !b)
@@ -158,11 +153,6 @@ void workdir_free(struct workdir *w)
 	free(w);
 }
 
-const char *workdir_path(const struct workdir *w)
-{
-	return w->path;
-}
-
 const char *workdir_perf_output(const struct workdir *w)
 {
 	return w->perf_output;
@@ -173,7 +163,7 @@ const char *workdir_perf_output(const struct workdir *w)
 /* perf keeps the recording before as .old, and so does this: a file, or a folder with its parts. */
 static int keep_old(const char *to)
 {
-	_cleanup_(free_name) char *old = NULL;
+	_cleanup_free_ char *old = NULL;
 	struct stat st;
 
 	if (lstat(to, &st) < 0)
@@ -208,8 +198,8 @@ static bool hand_over(const struct workdir *w, const char *from, const char *to)
 static int deliver_one(struct workdir *w, const char *name,
 		       int (*deliver)(void *data, const char *from, const char *to), void *data)
 {
-	_cleanup_(free_name) char *from = NULL;
-	_cleanup_(free_name) char *to = NULL;
+	_cleanup_free_ char *from = NULL;
+	_cleanup_free_ char *to = NULL;
 	int r;
 
 	if (asprintf(&from, "%s/%s", w->path, name) < 0) {

@@ -22,8 +22,7 @@ struct workdir;
 int workdir_new(struct workdir **outp, const char *output);
 /* Removes it if it is empty of recordings. */
 void workdir_free(struct workdir *w);
-/* Its path, for messages; and the path that perf is to write to. */
-const char *workdir_path(const struct workdir *w);
+/* The path that perf is to write to. */
 const char *workdir_perf_output(const struct workdir *w);
 
 /*

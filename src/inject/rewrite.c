@@ -72,6 +72,12 @@ static int put(struct perfdata_writer *w, const void *bytes, size_t n)
 	return w && n ? perfdata_write_bytes(w, bytes, n) : 0;
 }
 
+/* perf would look such a name up in the perf map. */
+static bool is_anon(const struct perfdata_mmap *m)
+{
+	return m->name_len >= 6 && memcmp(m->name, "//anon", 6) == 0;
+}
+
 static int write_edited(struct inject *inj, const struct perfdata *part, struct perfdata_writer *w,
 			const struct perfdata_record *rec, const struct edit *edit)
 {
@@ -93,7 +99,7 @@ static int write_edited(struct inject *inj, const struct perfdata *part, struct 
 	e.time = m.id.time;
 	if (inj->opts.map_only)
 		e.name = "//anon";
-	else if (edit->base && m.name_len >= 6 && memcmp(m.name, "//anon", 6) == 0)
+	else if (edit->base && is_anon(&m))
 		e.name = RUNTIME_NAME;
 	else if (by_path && !edit->base)
 		e.name = image->path;
@@ -130,8 +136,7 @@ static int write_insert(struct inject *inj, const struct perfdata *part, struct 
 		return PERFDATA_E_CORRUPT;
 	if (inj->opts.image_dir)
 		e.name = image->path;
-	else if (info->template_class != MAP_RUNTIME ||
-		 (m.name_len >= 6 && memcmp(m.name, "//anon", 6) == 0))
+	else if (info->template_class != MAP_RUNTIME || is_anon(&m))
 		e.name = RUNTIME_NAME;
 	if (!inj->opts.image_dir)
 		e.build_id = image->id;

@@ -188,6 +188,7 @@ const char *inject_name(const struct inject *inj, uint32_t name);
 /* Tells of every so many records. Returns 0 or -ECANCELED. */
 int inject_progress(struct inject *inj, const struct perfdata *part,
 		    const struct perfdata_record *rec);
+
 /* -- plan.c --------------------------------------------------------------------------- */
 
 /* NULL: no memory. */
