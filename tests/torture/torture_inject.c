@@ -5,38 +5,12 @@
  * is whole. The check of one recording is that of the fuzz target.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
-#include <sys/stat.h>
 
 #include "tests/fuzz/fuzz_inject.c"
+#include "tests/torture/damage.h"
 
 #define N_MUTATIONS 10000u /* INJECT_MUTATIONS: another number */
-
-static uint64_t state = 0x2545f4914f6cdd1du;
-
-static uint64_t draw(uint64_t below)
-{
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return state % below;
-}
-
-static uint8_t *read_all(const char *path, size_t *sizep)
-{
-	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-	struct stat st;
-	uint8_t *bytes;
-
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return NULL;
-	bytes = malloc((size_t)st.st_size);
-	if (bytes && read(fd, bytes, (size_t)st.st_size) != st.st_size)
-		bytes = (free(bytes), NULL);
-	*sizep = (size_t)st.st_size;
-	return bytes;
-}
 
 static unsigned int cut(const uint8_t *bytes, size_t size)
 {

@@ -4,46 +4,19 @@
  * places, through the decoders into a code map. No crash, no hang, no leak; what was whole
  * before the damage is still known. (Small streams are damaged at every byte by the unit tests.)
  */
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/caps.h"
 #include "base/clock.h"
 #include "codemap/codemap.h"
 #include "target/feed.h"
+#include "tests/torture/damage.h"
 
 #define N_CUTS  40
 #define N_FLIPS 100
 /* As the socket delivers them, more or less. */
 #define PIECE 40000u
-
-static uint64_t state = 0x2545f4914f6cdd1du;
-
-static uint64_t draw(uint64_t below)
-{
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return state % below;
-}
-
-static uint8_t *read_all(const char *path, size_t *sizep)
-{
-	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-	struct stat st;
-	uint8_t *bytes;
-
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return NULL;
-	bytes = malloc((size_t)st.st_size);
-	if (bytes && read(fd, bytes, (size_t)st.st_size) != st.st_size)
-		bytes = (free(bytes), NULL);
-	*sizep = (size_t)st.st_size;
-	return bytes;
-}
 
 /* How many live bodies a stream leaves, or -1 for a failure of our own. */
 static long bodies_of(const uint8_t *bytes, size_t size)
