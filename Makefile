@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# make             build/clrsym and build/clrsymd (development build: warnings are errors)
+# make             build/clrsym, build/clrsymd, build/libclrsym.* (development build: warnings are
+#                  errors)
 # make RELEASE=1   optimised for shipping, warnings stay warnings
 # make SAN=1 ...   the same below build/san, with ASan and UBSan
 # make CC=clang    works everywhere
 # make tests       everything the tests run (scripts/test runs them)
 # make check       unit tests, fuzz corpora replayed, layering
+# make examples    build/examples
 # make bench       the benches, each printing its figure against a reference
 # make fuzz        libFuzzer on every decoder, TIME seconds each
 
@@ -24,6 +26,7 @@ O := $(TOP)$(if $(SAN),/san)$(if $(filter clang%,$(notdir $(CC))),/clang)
 VERSION := $(shell cat VERSION)
 
 PKGS := jansson libelf libzstd nettle
+DAEMON_PKGS := libsystemd
 TEST_PKGS := check
 
 WARN := -Wall -Wextra -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wshadow \
@@ -40,8 +43,8 @@ LIBS := $(shell pkg-config --libs $(PKGS))
 TEST_CFLAGS := $(shell pkg-config --cflags $(TEST_PKGS))
 TEST_LIBS := $(shell pkg-config --libs $(TEST_PKGS))
 
-# Everything but the programs' own rooms goes into one archive.
-CORE_SRC := $(filter-out src/cli/% src/daemon/%,$(wildcard src/*/*.c))
+# Everything but the programs' own rooms and the public library goes into one archive.
+CORE_SRC := $(filter-out src/cli/% src/daemon/% src/lib/%,$(wildcard src/*/*.c))
 CLI_SRC := $(wildcard src/cli/*.c)
 DAEMON_SRC := $(wildcard src/daemon/*.c)
 UNIT_SRC := $(wildcard tests/unit/test_*.c)
@@ -60,10 +63,22 @@ BENCH := $(patsubst tests/bench/%.c,$(O)/tests/%,$(BENCH_SRC))
 TOOLS := $(patsubst tests/tools/%.c,$(O)/tests/%,$(TOOL_SRC))
 FAKERT := $(if $(FAKERT_SRC),$(O)/tests/fakert)
 
-.PHONY: all tests unit check layers bench fuzz fuzzers clean install format
+# libclrsym: of the rooms below it only what it needs is linked in.
+SOVERSION := 0
+LIB_SRC := $(wildcard src/lib/*.c)
+LIB_CORE_SRC := $(wildcard src/base/*.c src/names/*.c src/query/*.c)
+LIB_PKGS := jansson
+LIB_SO := $(O)/libclrsym.so.$(SOVERSION)
+LIB_A := $(O)/libclrsym.a
+LIB := $(LIB_SO) $(O)/libclrsym.so $(LIB_A)
+LIB_TESTS := $(addprefix $(O)/tests/,test_libclrsym test_libclrsym_cxx test_libclrsym_abi \
+	torture_libclrsym)
+picobjs = $(patsubst %.c,$(O)/pic/%.o,$(1))
+
+.PHONY: examples all tests unit check layers bench fuzz fuzzers clean install format
 .SECONDARY:
 
-all: $(O)/clrsym $(O)/clrsymd
+all: $(O)/clrsym $(O)/clrsymd $(LIB)
 
 $(O)/obj/%.o: %.c Makefile VERSION
 	@mkdir -p $(@D)
@@ -81,7 +96,37 @@ $(O)/clrsym: $(call objs,$(CLI_SRC)) $(CORE)
 
 $(O)/clrsymd: $(call objs,$(DAEMON_SRC)) $(CORE)
 	$(call say,LD)
-	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS) $(shell pkg-config --libs $(DAEMON_PKGS))
+
+$(O)/pic/%.o: %.c Makefile VERSION
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(Q)$(CC) $(ALL_CFLAGS) -fPIC -fvisibility=hidden -c -o $@ $<
+
+$(O)/pic/core.a: $(call picobjs,$(LIB_CORE_SRC))
+	@rm -f $@
+	$(call say,AR)
+	$(Q)ar rcs $@ $^
+
+LIB_LIBS := $(shell pkg-config --libs $(LIB_PKGS)) -pthread
+$(LIB_SO): $(call picobjs,$(LIB_SRC)) $(O)/pic/core.a src/lib/libclrsym.map
+	$(call say,LD)
+	$(Q)$(CC) $(LDFLAGS) $(SANFLAGS) -shared -Wl,-soname,$(@F) -Wl,-z,relro,-z,now \
+		-Wl,--version-script=src/lib/libclrsym.map -o $@ $(filter %.o %.a,$^) $(LIB_LIBS)
+
+$(O)/libclrsym.so: $(LIB_SO)
+	@ln -sf $(<F) $@
+
+# One object in which only the public names are left, so that none of ours meets one of the program's.
+$(O)/pic/clrsym.o: $(call picobjs,$(LIB_SRC)) $(O)/pic/core.a
+	$(call say,LD)
+	$(Q)$(CC) -r -nostdlib -o $@ $^
+	$(Q)objcopy --localize-hidden $@
+
+$(LIB_A): $(O)/pic/clrsym.o
+	@rm -f $@
+	$(call say,AR)
+	$(Q)ar rcs $@ $^
 
 # Allocations of the torture programs go through a shim that makes the n-th one fail.
 WRAP := malloc calloc realloc strdup
@@ -115,8 +160,33 @@ $(O)/tests/%: $(O)/obj/tests/tools/%.o $(CORE)
 	$(call say,LD)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS)
 
+LIB_FAKE := $(call objs,tests/lib/fake.c tests/lib/server.c) $(LIB_A) $(CORE)
+$(O)/tests/test_libclrsym: $(O)/obj/tests/lib/test_libclrsym.o $(LIB_FAKE)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS) $(TEST_LIBS) -pthread
+
+$(O)/tests/torture_libclrsym: $(O)/obj/tests/lib/torture_libclrsym.o \
+		$(O)/obj/tests/torture/shim.o $(LIB_FAKE)
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(CC) $(ALL_LDFLAGS) $(addprefix -Wl$(comma)--wrap=,$(WRAP)) -o $@ $^ \
+		$(LIBS) $(TEST_LIBS) -pthread
+
+# The header as C++ sees it, and the shared library.
+CXX_FLAGS := -std=c++11 -Wall -Wextra -Werror -pedantic
+$(O)/tests/test_libclrsym_cxx: tests/lib/every_call.cc include/clrsym.h $(LIB)
+	@mkdir -p $(@D)
+	$(call say,CXX)
+	$(Q)$(CXX) $(CXX_FLAGS) -g $(SANFLAGS) -Iinclude -o $@ $< -L$(O) -lclrsym \
+		-Wl,-rpath,'$$ORIGIN/..'
+
+$(O)/tests/test_libclrsym_abi: tests/lib/abi $(LIB)
+	@mkdir -p $(@D)
+	$(Q)install -m 0755 $< $@
+
 unit: $(UNIT)
-tests: all $(UNIT) $(TORTURE) $(FUZZ_REPLAY) $(FAKERT) $(TOOLS) $(BENCH)
+tests: all $(LIB_TESTS) $(UNIT) $(TORTURE) $(FUZZ_REPLAY) $(FAKERT) $(TOOLS) $(BENCH)
 
 layers:
 	scripts/layers
@@ -140,10 +210,34 @@ $(FUZZ_O)/fuzz_%: tests/fuzz/fuzz_%.c $(CORE_SRC) $(wildcard src/*/*.h)
 fuzz: fuzzers
 	tests/fuzz/run $(FUZZ_O) $(TIME)
 
+# A sampler of one's own, in C with libbpf. Not built by anything else: it needs clang and libbpf.
+BPF_CFLAGS := -O2 -g -Wall -Werror -target bpf -I/usr/include/$(shell gcc -print-multiarch)
+examples: $(O)/examples/sampler $(O)/examples/sampler.bpf.o
+$(O)/examples/sampler.bpf.o: examples/sampler.bpf.c examples/sampler.h
+	@mkdir -p $(@D)
+	$(call say,BPF)
+	$(Q)clang $(BPF_CFLAGS) -c -o $@ $<
+$(O)/examples/sampler: examples/sampler.c examples/sampler.h include/clrsym.h $(LIB)
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(Q)$(CC) -std=gnu11 $(CFLAGS) $(WARN) $(SANFLAGS) -Iinclude -o $@ $< -L$(O) -lclrsym -lbpf \
+		-Wl,-rpath,'$$ORIGIN/..'
+
 PREFIX ?= /usr/local
-install: all
+LIBDIR ?= $(PREFIX)/lib
+# always anew: PREFIX may be another this time
+.PHONY: $(O)/clrsym.pc
+$(O)/clrsym.pc: packaging/clrsym.pc.in
+	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' $< >$@
+
+install: all $(O)/clrsym.pc
 	install -D -m 0755 $(O)/clrsym $(DESTDIR)$(PREFIX)/bin/clrsym
 	install -D -m 0755 $(O)/clrsymd $(DESTDIR)$(PREFIX)/sbin/clrsymd
+	install -D -m 0644 include/clrsym.h $(DESTDIR)$(PREFIX)/include/clrsym.h
+	install -D -m 0755 $(LIB_SO) $(DESTDIR)$(LIBDIR)/$(notdir $(LIB_SO))
+	ln -sf $(notdir $(LIB_SO)) $(DESTDIR)$(LIBDIR)/libclrsym.so
+	install -D -m 0644 $(LIB_A) $(DESTDIR)$(LIBDIR)/libclrsym.a
+	install -D -m 0644 $(O)/clrsym.pc $(DESTDIR)$(LIBDIR)/pkgconfig/clrsym.pc
 
 format:
 	clang-format -i $(shell git ls-files '*.c' '*.h')
@@ -151,4 +245,4 @@ format:
 clean:
 	rm -rf $(TOP)
 
--include $(shell find $(O)/obj -name '*.d' 2>/dev/null)
+-include $(shell find $(O)/obj $(O)/pic -name '*.d' 2>/dev/null)

@@ -179,3 +179,64 @@
 #define CAP_PERF_AUX_MOVES 4194304u
 /* A name in an image. Nobody reads more, and long ones of many bodies make files of 100 MB. */
 #define CAP_SYMBOL_NAME 4096u
+
+/* -- Query socket --------------------------------------------------------------------- */
+
+/* One request: 16,384 addresses with a time each, in decimal. Parsing it takes 5 ms. */
+#define CAP_QUERY_REQUEST MIB(1)
+/* Numbers, strings and members of one request; each may take 100 bytes while it is parsed. */
+#define CAP_QUERY_VALUES 40000u
+/* Arrays and objects in it: as many stacks. */
+#define CAP_QUERY_CONTAINERS 17000u
+/* stacks: object, array, array; the rest is room for clients that wrap. */
+#define CAP_QUERY_DEPTH 16u
+/* Addresses of one Resolve. */
+#define CAP_QUERY_ADDRESSES 16384u
+/* What a client takes from a server: a reply with 16,384 methods, names of 30 KB at worst. */
+#define CAP_QUERY_REPLY        MIB(512)
+#define CAP_QUERY_REPLY_VALUES 16777216u
+/* What one reply of the server may take; past this the answer is Busy. */
+#define CAP_QUERY_OUT MIB(64)
+/* All clients' requests and replies together, and those of one user (root: all). */
+#define CAP_QUERY_MEMORY      MIB(192)
+#define CAP_QUERY_USER_MEMORY MIB(96)
+/* Connections, and those of one user; root can always have some. */
+#define CAP_QUERY_CLIENTS      4096u
+#define CAP_QUERY_USER_CLIENTS 2048u
+#define CAP_QUERY_ROOT_CLIENTS 64u
+/* Requests that wait on one connection before no more is read from it. */
+#define CAP_QUERY_AHEAD KIB(64)
+/* Held replies wait no longer. */
+#define CAP_QUERY_WAIT_MS        500u
+#define CAP_QUERY_EXPORT_WAIT_MS 10000u
+#define CAP_QUERY_ATTACH_WAIT_MS 60000u
+/* A client that does not take its reply, or leaves a request half sent, for so long is dropped. */
+#define CAP_QUERY_STALL_NS SEC_NS(10)
+/* Processes that one user may have attached beside what the daemon was told to. */
+#define CAP_QUERY_USER_ATTACHES 64u
+/* The share of the daemon's time that one user but root may have: ns in each ns, in percent. */
+#define CAP_QUERY_USER_SHARE 50u
+/* A user may save up so much of it. */
+#define CAP_QUERY_USER_BURST_NS MS_NS(500)
+/* Methods of one reply of ListMethods with `more`. */
+#define CAP_QUERY_CHUNK 512u
+/* Bodies looked through, changes published and the like before sockets are looked at again. */
+#define QUERY_SLICE_BODIES 2048u
+/* Of one process: a body takes some 300 bytes in it, with its name. */
+#define CAP_EXPORT_BYTES GIB(4)
+/* A snapshot without readers is kept for so long. */
+#define DEFAULT_SNAPSHOT_IDLE_NS SEC_NS(60)
+/* Retired bodies of 4 KiB of code in a snapshot; the daemon knows of the others. */
+#define CAP_SNAPSHOT_RETIRED 64u
+
+/* -- Loader --------------------------------------------------------------------------- */
+
+/* Domains, assemblies and modules that are loaded, and of those unloaded the newest. */
+#define CAP_LOADER_ITEMS 262144u
+#define CAP_LOADER_GONE  4096u
+#define CAP_LOADER_BYTES MIB(64)
+
+/* -- Places --------------------------------------------------------------------------- */
+
+/* Mappings are read for a question no sooner than this after the last time. */
+#define PLACE_REFRESH_NS MS_NS(200)

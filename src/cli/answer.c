@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Printing what the code map says. */
+/*
+ * Printing what is known of code. All of it is put together as text in a buffer, the JSON by the
+ * same functions with which the daemon answers, so that there is one vocabulary.
+ */
 #include "cli/answer.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
-#include <jansson.h>
-
+#include "base/escape.h"
 #include "cli/cli.h"
-#include "cli/event.h"
+#include "query/text.h"
 
 static int to_feed(void *data, const void *bytes, size_t n)
 {
@@ -34,81 +36,123 @@ int answer_read_trace(struct codemap *map, const char *path, struct feed **feedp
 	return r < 0 ? r : cli_trace_end(path, feed_nettrace(*feedp));
 }
 
-static void put_info(json_t *o, const struct codemap_info *info)
+int answer_method_of(const struct codemap_info *info, struct buf *function, struct query_method *m)
 {
-	json_object_set_new(o, "method_id", event_hex(info->method_id));
-	json_object_set_new(o, "ns", json_stringn(info->name.ns, info->name.ns_len));
-	json_object_set_new(o, "name", json_stringn(info->name.name, info->name.name_len));
-	json_object_set_new(o, "sig", json_stringn(info->name.sig, info->name.sig_len));
-	json_object_set_new(o, "module",
-			    info->module_path
-				    ? json_stringn(info->module_path, info->module_path_len)
-				    : json_null());
-	json_object_set_new(o, "tier", json_string(names_tier(info->flags)));
-	json_object_set_new(o, "start", event_hex(info->start));
-	json_object_set_new(o, "size", json_integer(info->size));
+	int r;
+
+	buf_clear(function);
+	r = names_append(function, &info->name, NAMES_FULL, false);
+	*m = (struct query_method){
+		.method_id = info->method_id,
+		.start = info->start,
+		.load = info->load,
+		.unload = info->unload,
+		.size = info->size,
+		.version = (uint32_t)info->version,
+		.tier = names_tier(info->flags),
+		.ns = info->name.ns,
+		.ns_len = info->name.ns_len,
+		.name = info->name.name,
+		.name_len = info->name.name_len,
+		.sig = info->name.sig,
+		.sig_len = info->name.sig_len,
+		.function = (const char *)function->data,
+		.function_len = function->len,
+		.module = info->module_path,
+		.module_len = info->module_path_len,
+	};
+	return r;
 }
 
-static void print_json(json_t *o)
+int answer_print_line(struct buf *line)
 {
-	if (!o)
-		return;
-	json_dumpf(o, stdout, EVENT_JSON_FLAGS);
-	putchar('\n');
-	json_decref(o);
+	int r;
+
+	buf_putc(line, '\n');
+	r = line->error;
+	if (r == 0)
+		fwrite(line->data, 1, line->len, stdout);
+	buf_clear(line);
+	return r;
+}
+
+const char *answer_tier(const struct query_method *m)
+{
+	return escape_terminal(m->tier, strlen(m->tier));
+}
+
+void answer_put_method(struct buf *line, const struct query_method *m)
+{
+	buf_printf(line, "%" PRIx64 " %" PRIx32 " %s ", m->start, m->size, answer_tier(m));
+	escape_line(line, m->function, m->function_len, SIZE_MAX);
 }
 
 void answer_print_body(const struct codemap_info *info, bool json)
 {
-	_cleanup_buf_ struct buf name = { .cap = SIZE_MAX };
+	_cleanup_buf_ struct buf line = { .cap = SIZE_MAX }, function = { .cap = SIZE_MAX };
+	struct query_method m;
 
-	if (json) {
-		json_t *o = json_object();
-
-		put_info(o, info);
-		print_json(o);
+	if (answer_method_of(info, &function, &m) < 0)
 		return;
+	if (json) {
+		buf_putc(&line, '{');
+		query_put_method(&line, &m);
+		buf_putc(&line, '}');
+	} else {
+		answer_put_method(&line, &m);
 	}
-	names_append(&name, &info->name, NAMES_FULL, false);
-	printf("%" PRIx64 " %x %s %s\n", info->start, info->size, names_tier(info->flags),
-	       buf_cstr(&name));
+	(void)answer_print_line(&line);
 }
 
-bool answer_print(const struct codemap *map, uint64_t addr, uint64_t time, bool json)
+static void put_json(struct buf *line, uint64_t addr, uint64_t time, const struct ask_answer *a)
 {
-	_cleanup_buf_ struct buf name = { .cap = SIZE_MAX };
-	const struct codemap_body *body;
-	struct codemap_info info;
-	enum codemap_miss miss = CODEMAP_HIT;
-	json_t *o = NULL;
-	uint32_t il;
-
-	body = time ? codemap_lookup_at(map, addr, time, &miss) : codemap_lookup(map, addr, &miss);
-	if (body)
-		codemap_body_info(map, body, &info);
-	if (json) {
-		o = json_object();
-		json_object_set_new(o, "addr", event_hex(addr));
-		json_object_set_new(o, "time", time ? json_integer((json_int_t)time) : json_null());
-		if (!body) {
-			json_object_set_new(o, "reason", json_string(codemap_miss_text(miss)));
-		} else {
-			put_info(o, &info);
-			json_object_set_new(o, "offset",
-					    json_integer((json_int_t)(addr - info.start)));
-			/* the special offsets (prolog, epilog, no mapping) are no place in the IL
-			 */
-			if (codemap_il_lookup(map, body, (uint32_t)(addr - info.start), &il) == 0 &&
-			    il < 0xfffffffdu)
-				json_object_set_new(o, "il_offset", json_integer(il));
-		}
-		print_json(o);
-	} else if (body) {
-		names_append(&name, &info.name, NAMES_FULL, false);
-		printf("%" PRIx64 " %s+0x%" PRIx64 " [%s]\n", addr, buf_cstr(&name),
-		       addr - info.start, names_tier(info.flags));
+	buf_puts(line, "{\"addr\":");
+	text_put_hex(line, addr);
+	buf_puts(line, ",\"time\":");
+	if (time)
+		text_put_u64(line, time);
+	else
+		buf_puts(line, "null");
+	buf_putc(line, ',');
+	if (a->method) {
+		query_put_method(line, a->method);
+		buf_puts(line, ",\"offset\":");
+		text_put_u64(line, a->offset);
 	} else {
-		printf("%" PRIx64 " ? (%s)\n", addr, codemap_miss_text(miss));
+		buf_puts(line, "\"reason\":");
+		text_put_string(line, a->reason, strlen(a->reason));
 	}
-	return body;
+	if (a->il >= 0) {
+		buf_puts(line, ",\"il_offset\":");
+		text_put_u64(line, (uint64_t)a->il);
+	}
+	if (a->live)
+		buf_puts(line, a->final ? ",\"final\":true" : ",\"final\":false");
+	buf_putc(line, '}');
+}
+
+static void put_text(struct buf *line, uint64_t addr, uint64_t time, const struct ask_answer *a)
+{
+	buf_printf(line, "%" PRIx64 " ", addr);
+	if (a->method) {
+		escape_line(line, a->method->function, a->method->function_len, SIZE_MAX);
+		buf_printf(line, "+0x%" PRIx32 " [%s]", a->offset, answer_tier(a->method));
+	} else {
+		buf_puts(line, "? (");
+		escape_line(line, a->reason, strlen(a->reason), SIZE_MAX);
+		buf_putc(line, ')');
+	}
+	if (a->live && !a->final && time)
+		buf_puts(line, " (may still change)");
+}
+
+int answer_print(uint64_t addr, uint64_t time, const struct ask_answer *a, bool json)
+{
+	_cleanup_buf_ struct buf line = { .cap = SIZE_MAX };
+
+	if (json)
+		put_json(&line, addr, time, a);
+	else
+		put_text(&line, addr, time, a);
+	return answer_print_line(&line);
 }

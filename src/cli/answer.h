@@ -3,13 +3,15 @@
 
 /*
  * Answers about code, in the one vocabulary that every verb and the query protocol share:
- * addr, time, method_id, ns, name, sig, module, tier, start, size, offset, il_offset, or reason.
+ * addr, time, the members of a method (query_put_method()), offset, il_offset, or reason.
  */
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "cli/ask.h"
 #include "codemap/codemap.h"
+#include "query/symbols.h"
 #include "target/feed.h"
 
 /*
@@ -19,8 +21,19 @@
  */
 int answer_read_trace(struct codemap *map, const char *path, struct feed **feedp);
 
+/* A body of a map as a method; function holds its full name. Returns 0 or -errno of the buffer. */
+int answer_method_of(const struct codemap_info *info, struct buf *function, struct query_method *m);
+
 /* One body, as a line of text ("start size tier name") or a JSON object. */
 void answer_print_body(const struct codemap_info *info, bool json);
 
-/* The answer for one address; time 0: the last known state. True when it has a name. */
-bool answer_print(const struct codemap *map, uint64_t addr, uint64_t time, bool json);
+/* A method's tier, made safe (static, until the next call but three). */
+const char *answer_tier(const struct query_method *m);
+/* "start size tier name" of a method, for the end of a line. Names are made safe for it. */
+void answer_put_method(struct buf *line, const struct query_method *m);
+
+/* The answer for one address; time 0: the last known state. Returns 0 or -ENOMEM. */
+int answer_print(uint64_t addr, uint64_t time, const struct ask_answer *a, bool json);
+
+/* Prints a line and empties it. Returns 0 or -ENOMEM. */
+int answer_print_line(struct buf *line);

@@ -19,6 +19,10 @@ int cli_resolve(int argc, char **argv);
 int cli_inject(int argc, char **argv);
 int cli_image(int argc, char **argv);
 int cli_perf(int argc, char **argv);
+int cli_methods(int argc, char **argv);
+int cli_modules(int argc, char **argv);
+int cli_watch(int argc, char **argv);
+int cli_filter(int argc, char **argv);
 
 /* "clrsym VERB: ..." and a hint at --help on stderr; returns EXIT_USAGE. */
 int cli_usage_error(const char *verb, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -26,6 +30,8 @@ int cli_usage_error(const char *verb, const char *fmt, ...) __attribute__((forma
 int cli_usage_hint(const char *verb);
 /* Says whether everything printed has reached stdout (a full disk, a closed pipe). */
 int cli_flush(void);
+/* The exit status at the end of a verb: r is 0, -errno (said here), or positive: said already. */
+int cli_end(int r);
 
 /*
  * Reads a whole trace file (or stdin for "-") piece by piece into fn until its end, or until fn

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/caps.h"
+#include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
 #include "base/number.h"
@@ -26,15 +27,16 @@
 
 #define PAGE UINT64_C(4096)
 
-struct range {
+struct file_range {
 	uint64_t start, end, offset;
 };
 
 struct image_run {
 	const char *mapping; /* NULL: the whole process */
 	struct naming naming;
-	struct range *ranges;
+	struct file_range *ranges;
 	size_t n_ranges;
+	int no_ranges; /* why there are none: -errno or an enum proc_error */
 	const struct codemap *map;
 	struct elf_image *elf;
 	struct buf name;
@@ -58,7 +60,7 @@ static bool is_mapping(const struct proc_mapping *m, const char *name)
 static int take_range(void *data, const struct proc_mapping *m)
 {
 	struct image_run *run = data;
-	struct range *more;
+	struct file_range *more;
 
 	if (!m->executable || !is_mapping(m, run->mapping) || run->n_ranges == CAP_MODULES)
 		return 0;
@@ -66,7 +68,7 @@ static int take_range(void *data, const struct proc_mapping *m)
 	if (!more)
 		return -ENOMEM;
 	run->ranges = more;
-	more[run->n_ranges++] = (struct range){ m->start, m->end, m->offset };
+	more[run->n_ranges++] = (struct file_range){ m->start, m->end, m->offset };
 	return 0;
 }
 
@@ -78,7 +80,7 @@ static uint64_t image_address(const struct image_run *run, const struct codemap_
 	if (!run->mapping)
 		return info->start - run->lowest + ELF_IMAGE_BASE;
 	for (i = 0; i < run->n_ranges; i++) {
-		const struct range *range = &run->ranges[i];
+		const struct file_range *range = &run->ranges[i];
 
 		if (info->start >= range->start && info->start < range->end)
 			return info->start - range->start + range->offset;
@@ -154,26 +156,95 @@ static bool is_complete(void *data)
 	return source->complete || source->ended;
 }
 
-/* Attaches and detaches; 0, or what went wrong has been said. */
+/*
+ * What the daemon has of it, attached for us if need be; or we attach. A process that lives is
+ * meant before others that had its pid; of those the last. Returns 0, -errno, or 1: said.
+ */
+static int find_source(struct sources *set, pid_t pid, struct source **sourcep)
+{
+	_cleanup_free_ struct daemon_process *items = NULL;
+	_cleanup_(proc_closep) struct proc *proc = NULL;
+	size_t i, n;
+	int r;
+
+	r = proc_open(pid, &proc);
+	if (r == 0 || r == PROC_E_GONE)
+		r = sources_list(set, &items, &n);
+	if (r < 0)
+		return r;
+	for (i = 0; r == 0 && i < n; i++) {
+		if (items[i].pid != pid || (proc && items[i].start != proc->start))
+			continue;
+		*sourcep = source_from_daemon(set, &items[i]);
+		return *sourcep ? 0 : -ENOMEM;
+	}
+	if (set->no_daemon)
+		return 1;
+	if (!proc)
+		return source_attach(set, pid, sourcep);
+	if (sources_daemon(set))
+		return source_hold(set, pid, proc->start, sourcep);
+	return source_attach_proc(set, TAKE_PTR(proc), sourcep);
+}
+
+/* Where the mappings are, which only the process itself tells. 0, -errno or an enum proc_error. */
+static int take_ranges(struct image_run *run, const struct source *source)
+{
+	_cleanup_(proc_closep) struct proc *own = NULL;
+	const struct proc *proc;
+	int r, result = 0;
+
+	if (source->target) {
+		proc = target_proc(source->target);
+	} else {
+		r = proc_open(source->pid, &own);
+		if (r)
+			return r;
+		if (own->start != source->start)
+			return PROC_E_GONE;
+		proc = own;
+	}
+	r = proc_each_mapping(proc, take_range, run, &result);
+	return r ? r : result;
+}
+
+/* Waits until all is known, and detaches. */
+static int await_source(struct image_run *run, struct sources *set, struct source *source)
+{
+	int r;
+
+	if (source->kind == SOURCE_DAEMON && !source->ended)
+		r = source_export(source, false, clock_now_ns());
+	else
+		r = sources_wait(set, is_complete, source, 0);
+	if (r == 0 && source->complete && run->mapping)
+		run->no_ranges = take_ranges(run, source);
+	return r ? r : sources_stop(set);
+}
+
+/* 0, or what went wrong has been said. */
 static int read_process(struct image_run *run, struct sources *set, pid_t pid,
 			struct source **sourcep)
 {
-	int r, result = 0;
+	int r;
 
-	r = source_attach(set, pid, sourcep);
+	r = find_source(set, pid, sourcep);
+	if (r > 0)
+		return -1;
 	if (r == 0)
-		r = sources_wait(set, is_complete, *sourcep, 0);
-	if (r == 0 && (*sourcep)->complete && run->mapping) {
-		r = proc_each_mapping(target_proc((*sourcep)->target), take_range, run, &result);
-		r = r ? r : result;
-	}
-	if (r == 0)
-		r = sources_stop(set);
-	if (r < 0)
+		r = await_source(run, set, *sourcep);
+	if (set->interrupted)
+		log_error("pid %d: interrupted", (int)pid);
+	else if (r < 0)
 		log_error("pid %d: %s", (int)pid, strerror(-r));
-	else if (r > 0 || !(*sourcep)->complete)
+	else if (!(*sourcep)->complete)
+		log_error("pid %d: %s", (int)pid, (*sourcep)->why);
+	else if (run->no_ranges == PROC_E_GONE)
+		log_error("pid %d: --mapping needs the process, and it has exited", (int)pid);
+	else if (run->no_ranges)
 		log_error("pid %d: %s", (int)pid,
-			  set->interrupted ? "interrupted" : (*sourcep)->why);
+			  run->no_ranges < 0 ? strerror(-run->no_ranges)
+					     : proc_error_text(NULL, run->no_ranges, NULL));
 	else if (run->mapping && !run->n_ranges)
 		log_error("pid %d: no executable mapping of a file %s", (int)pid,
 			  escape_terminal(run->mapping, strlen(run->mapping)));
@@ -186,12 +257,12 @@ static void help(void)
 {
 	printf("Usage: clrsym image [OPTION]... PID -o FILE\n"
 	       "Writes the code of a .NET process as an ELF file with a symbol for each code "
-	       "body.\n\n"
+	       "body;\nof one that has exited, too, if clrsymd had it.\n\n"
 	       "  -o, --output FILE       the file\n"
 	       "      --mapping NAME      only the code in mappings of that file, by file offset, "
 	       "e.g.\n"
 	       "                          memfd:doublemapper or "
-	       "System.Private.CoreLib.dll\n" NAMING_OPTIONS_HELP
+	       "System.Private.CoreLib.dll\n" NAMING_OPTIONS_HELP DAEMON_OPTIONS_HELP
 	       "\nIt prints how gdb puts it in place: add-symbol-file FILE -o OFFSET\n");
 }
 
@@ -202,6 +273,7 @@ int cli_image(int argc, char **argv)
 		{ "output", required_argument, NULL, 'o' },
 		{ "mapping", required_argument, NULL, OPT_MAPPING },
 		NAMING_OPTIONS,
+		DAEMON_OPTIONS,
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
@@ -229,7 +301,10 @@ int cli_image(int argc, char **argv)
 				return cli_usage_error("image", "%s", wrong);
 			break;
 		case 'h': help(); return cli_flush();
-		default: return cli_usage_hint("image");
+		default:
+			if (!daemon_option_take(&set.daemon_opts, c, optarg))
+				return cli_usage_hint("image");
+			break;
 		}
 	}
 	if (argc - optind != 1 || !parse_pid(argv[optind], &pid) || !out)

@@ -18,9 +18,9 @@
 static void help(void)
 {
 	printf("Usage: clrsym inject [OPTION]...\n"
-	       "Writes a copy of a perf.data in which perf names every managed frame. Attaches to "
-	       "the\n.NET processes in it that still run, unless their code comes from "
-	       "--trace.\n\n"
+	       "Writes a copy of a perf.data in which perf names every managed frame. What code "
+	       "there was comes\nfrom clrsymd, from --trace, or by attaching to the .NET processes "
+	       "that still run.\n\n"
 	       "  -i, --input FILE        what perf record wrote; - for a pipe (perf.data)\n"
 	       "  -o, --output FILE       the copy; - for a pipe (perf.clrsym.data); without -i "
 	       "and "
@@ -37,7 +37,7 @@ static void help(void)
 	       "      --no-code           images without code bytes: nothing to "
 	       "annotate\n" NAMING_OPTIONS_HELP
 	       "      --map-only          only rename managed mappings to //anon, for "
-	       "/tmp/perf-PID.map\n"
+	       "/tmp/perf-PID.map\n" DAEMON_OPTIONS_HELP
 	       "      --dry-run           write nothing, say what would be named\n"
 	       "      --prune             remove all images that were ever put into the cache\n");
 }
@@ -127,6 +127,7 @@ int cli_inject(int argc, char **argv)
 		{ "map-only", no_argument, NULL, OPT_MAP_ONLY },
 		{ "dry-run", no_argument, NULL, OPT_DRY_RUN },
 		{ "prune", no_argument, NULL, OPT_PRUNE },
+		DAEMON_OPTIONS,
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
@@ -175,7 +176,10 @@ int cli_inject(int argc, char **argv)
 		case OPT_DRY_RUN: opts.dry_run = true; break;
 		case OPT_PRUNE: pruning = true; break;
 		case 'h': help(); return cli_flush();
-		default: return cli_usage_hint("inject");
+		default:
+			if (!daemon_option_take(&set.daemon_opts, c, optarg))
+				return cli_usage_hint("inject");
+			break;
 		}
 	}
 	if (optind < argc)

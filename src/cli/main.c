@@ -24,7 +24,11 @@ static const struct {
 	{ "ps", cli_ps, "list .NET processes: who can be attached, who cannot and why" },
 	{ "map", cli_map, "attach to a process once and write its /tmp/perf-PID.map" },
 	{ "decode", cli_decode, "print the events or the final code map of a trace file" },
-	{ "resolve", cli_resolve, "name addresses, at their time, from trace files" },
+	{ "resolve", cli_resolve, "name addresses, at their time, of a process or from traces" },
+	{ "filter", cli_filter, "name the addresses in the output of bpftrace or perf script" },
+	{ "methods", cli_methods, "list the code of a process" },
+	{ "modules", cli_modules, "list what a process has loaded, with PDB ids" },
+	{ "watch", cli_watch, "print the changes to a process's code as they come" },
 	{ "perf", cli_perf, "run perf record, and name the managed code in what it wrote" },
 	{ "inject", cli_inject, "name the managed code in a perf.data" },
 	{ "image", cli_image, "write a process's code as an ELF file, for gdb and the like" },
@@ -67,6 +71,15 @@ int cli_flush(void)
 		return EXIT_FAILED;
 	}
 	return EXIT_DONE;
+}
+
+int cli_end(int r)
+{
+	int status = cli_flush();
+
+	if (r < 0)
+		log_error("%s", strerror(-r));
+	return r ? EXIT_FAILED : status;
 }
 
 int cli_read_trace(const char *path, int (*fn)(void *data, const void *bytes, size_t n), void *data)

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * clrsym map PID: attach, take the rundown, write the map, leave.
+ * clrsym map PID: the daemon that keeps the process's map is asked to write it now; where there is
+ * none: attach, take the rundown, write the map, leave. A map that is written once needs no
+ * lasting session, so a daemon that does not have the process is not made to attach.
  *
- * The sessions are stopped before the map is written: stopping flushes what the runtime still
+ * Our sessions are stopped before the map is written: stopping flushes what the runtime still
  * holds, so the map is complete to that moment.
  */
 #include "cli/cli.h"
@@ -14,8 +16,10 @@
 #include <sys/signalfd.h>
 
 #include "base/caps.h"
+#include "base/escape.h"
 #include "base/log.h"
 #include "base/number.h"
+#include "cli/daemon.h"
 #include "target/options.h"
 
 struct map_run {
@@ -154,43 +158,168 @@ static int map_run(struct map_run *run, struct proc *proc, const struct target_o
 	return r < 0 ? r : loop_run(run->loop);
 }
 
+/* -- by ourselves ------------------------------------------------------------------------- */
+
+/* Lock, map files, target. Takes over proc. 0, or it has been said. */
+static int map_attach(struct map_run *run, struct proc *proc, const struct attach_options *opts)
+{
+	struct perfmap_status status;
+	const char *path;
+	pid_t pid = proc->pid, holder = 0;
+	int r, lock_fd = -1;
+	size_t i;
+
+	r = loop_new(&run->loop);
+	run->pool.loop = run->loop;
+	if (r == 0)
+		r = proc_lock(proc, &lock_fd, &holder);
+	if (r == PROC_E_LOCKED) {
+		log_error("pid %d: process %d (clrsym or clrsymd) keeps its map already", (int)pid,
+			  (int)holder);
+		proc_close(proc);
+		return -1;
+	}
+	if (r == 0)
+		r = perfmap_new(&run->perfmap, run->loop, proc, &opts->map);
+	if (r) {
+		log_error("pid %d: no map can be kept: %s", (int)pid,
+			  r < 0 ? strerror(-r) : proc_error_text(proc, r, NULL));
+		proc_unlock(proc, lock_fd);
+		proc_close(proc);
+		return -1;
+	}
+	r = map_run(run, proc, &opts->target);
+	if (r < 0)
+		log_error("pid %d: %s", (int)pid, strerror(-r));
+	else if (!run->result)
+		for (i = 0; (path = perfmap_path(run->perfmap, i)); i++) {
+			perfmap_get_status(run->perfmap, &status);
+			printf("%s %zu methods\n", path, status.lines);
+		}
+	if (run->target)
+		proc_unlock(proc, lock_fd);
+	return r < 0 ? r : run->result;
+}
+
+/* -- by the daemon ------------------------------------------------------------------------ */
+
+/* 0 with *hasp (and then its code is known), or an error of the client. */
+static int daemon_has(struct query_client *client, const struct proc *proc, bool *hasp)
+{
+	_cleanup_free_ struct daemon_process *items = NULL;
+	struct daemon_process found;
+	bool known = true;
+	size_t i, n = 0;
+	int r;
+
+	r = daemon_list(client, &items, &n);
+	*hasp = false;
+	for (i = 0; i < n; i++) {
+		if (items[i].pid != proc->pid || items[i].start != proc->start || items[i].ended)
+			continue;
+		*hasp = true;
+		known = items[i].known;
+	}
+	/* somebody else's attach is under way: this waits for it */
+	return r || known ? r
+			  : daemon_attach(client, proc->pid, CAP_QUERY_ATTACH_WAIT_MS / 1000,
+					  CAP_QUERY_ATTACH_WAIT_MS, &found);
+}
+
+/* What it says that it wrote. Returns 0, or it has been said. */
+static int print_files(json_t *reply, pid_t pid)
+{
+	json_t *files = json_object_get(reply, "files"), *file;
+	json_int_t methods = json_integer_value(json_object_get(reply, "methods"));
+	size_t i;
+
+	if (!json_array_size(files)) {
+		log_error("pid %d: clrsymd is attached to it, and keeps no map of it", (int)pid);
+		return -1;
+	}
+	json_array_foreach(files, i, file)
+	{
+		const char *path = json_string_value(file);
+
+		if (path)
+			printf("%s %" JSON_INTEGER_FORMAT " methods\n",
+			       escape_terminal(path, strlen(path)), methods);
+	}
+	return 0;
+}
+
+/*
+ * chosen: an option about how we would attach, or NULL. *donep: the process is the daemon's.
+ * Returns 0, or it has been said.
+ */
+static int map_ask(const struct daemon_options *opts, const struct proc *proc, const char *chosen,
+		   bool *donep)
+{
+	_cleanup_(query_client_freep) struct query_client *client = NULL;
+	json_t *reply = NULL;
+	int r;
+
+	r = daemon_open(opts, &client);
+	if (r < 0 || !client)
+		return r;
+	r = daemon_has(client, proc, donep);
+	if (r == 0 && *donep && chosen) {
+		log_error("pid %d: clrsymd keeps its map, with the options that clrsymd was "
+			  "started with: leave out --%s",
+			  (int)proc->pid, chosen);
+		return -1;
+	}
+	if (r == 0 && *donep)
+		r = daemon_write_map(client, proc->pid, proc->start, &reply);
+	if (r)
+		log_error("pid %d: %s", (int)proc->pid, daemon_error_text(client, r));
+	else if (*donep)
+		r = print_files(reply, proc->pid);
+	json_decref(reply);
+	return r;
+}
+
 static void help(void)
 {
 	printf("Usage: clrsym map [OPTION]... PID\n"
-	       "Attaches to a .NET process, writes its perf map, and "
-	       "leaves.\n\n" ATTACH_OPTIONS_HELP
-	       "      --socket-path PATH      diagnostic socket, as the process sees it\n");
+	       "Writes the perf map of a .NET process: clrsymd does if it has the process, else "
+	       "attaches,\nwrites and leaves.\n\n" ATTACH_OPTIONS_HELP
+	       "      --socket-path PATH      diagnostic socket, as the process sees "
+	       "it\n" DAEMON_OPTIONS_HELP);
 }
 
 int cli_map(int argc, char **argv)
 {
 	enum { OPT_PATH = ATTACH_OPT_END };
 	static const struct option options[] = {
-		ATTACH_OPTIONS,
-		{ "socket-path", required_argument, NULL, OPT_PATH },
-		{ "help", no_argument, NULL, 'h' },
+		ATTACH_OPTIONS, { "socket-path", required_argument, NULL, OPT_PATH },
+		DAEMON_OPTIONS, { "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
 	_cleanup_(map_run_deinit) struct map_run run = { .signal_fd = -1 };
 	struct attach_options opts = { .target.once = true };
-	struct perfmap_status status;
+	const char *wrong, *chosen = NULL;
+	struct daemon_options daemon = { 0 };
 	struct proc *proc = NULL;
-	pid_t pid, holder = 0;
-	int c, r, lock_fd = -1;
-	const char *path, *wrong;
-	size_t i;
+	bool done = false;
+	int c, r, index = 0;
+	pid_t pid;
 
-	while ((c = getopt_long(argc, argv, "h", options, NULL)) >= 0) {
-		switch (c) {
-		case OPT_PATH: opts.target.socket.path = optarg; break;
-		case 'h': help(); return cli_flush();
-		case '?': return cli_usage_hint("map");
-		default:
-			wrong = attach_option_take(&opts, c, optarg);
-			if (wrong)
-				return cli_usage_error("map", "%s", wrong);
-			break;
+	while ((c = getopt_long(argc, argv, "h", options, &index)) >= 0) {
+		if (c == 'h') {
+			help();
+			return cli_flush();
 		}
+		if (c == '?')
+			return cli_usage_hint("map");
+		if (daemon_option_take(&daemon, c, optarg))
+			continue;
+		chosen = options[index].name;
+		if (c == OPT_PATH)
+			opts.target.socket.path = optarg;
+		wrong = c == OPT_PATH ? NULL : attach_option_take(&opts, c, optarg);
+		if (wrong)
+			return cli_usage_error("map", "%s", wrong);
 	}
 	if (opts.map.where == PERFMAP_OFF)
 		return cli_usage_error("map", "--map off leaves nothing to do");
@@ -204,36 +333,10 @@ int cli_map(int argc, char **argv)
 			  r < 0 ? strerror(-r) : proc_error_text(NULL, r, NULL));
 		return EXIT_FAILED;
 	}
-	r = loop_new(&run.loop);
-	run.pool.loop = run.loop;
-	if (r == 0)
-		r = proc_lock(proc, &lock_fd, &holder);
-	if (r == PROC_E_LOCKED) {
-		log_error("pid %d: process %d (clrsym or clrsymd) keeps its map already", (int)pid,
-			  (int)holder);
+	r = map_ask(&daemon, proc, chosen, &done);
+	if (r || done)
 		proc_close(proc);
-		return EXIT_FAILED;
-	}
-	if (r == 0)
-		r = perfmap_new(&run.perfmap, run.loop, proc, &opts.map);
-	if (r) {
-		log_error("pid %d: no map can be kept: %s", (int)pid,
-			  r < 0 ? strerror(-r) : proc_error_text(proc, r, NULL));
-		proc_unlock(proc, lock_fd);
-		proc_close(proc);
-		return EXIT_FAILED;
-	}
-	r = map_run(&run, proc, &opts.target);
-	if (r < 0)
-		log_error("pid %d: %s", (int)pid, strerror(-r));
-	else if (!run.result)
-		for (i = 0; (path = perfmap_path(run.perfmap, i)); i++) {
-			perfmap_get_status(run.perfmap, &status);
-			printf("%s %zu methods\n", path, status.lines);
-		}
-	if (run.target)
-		proc_unlock(proc, lock_fd);
-	if (cli_flush() != EXIT_DONE || r < 0 || run.result)
-		return EXIT_FAILED;
-	return EXIT_DONE;
+	else
+		r = map_attach(&run, proc, &opts);
+	return cli_flush() != EXIT_DONE || r ? EXIT_FAILED : EXIT_DONE;
 }

@@ -76,6 +76,8 @@ static bool perf_ended(void *data)
 		run->looked_ns = now;
 		if (watch_look(&run->watch) < 0)
 			log_warn("out of memory: no further process is attached to");
+		if (sources_keep(&run->set, !run->opts.no_code, now) < 0)
+			log_warn("out of memory: code that the daemon has may be missing");
 	}
 	return false;
 }
@@ -151,7 +153,7 @@ static bool all_attached(void *data)
 	const struct source *s;
 
 	for (s = run->set.list; s; s = s->next)
-		if (!s->complete && !s->ended)
+		if (!s->complete && !s->ended && !s->held)
 			return false;
 	return true;
 }
@@ -257,7 +259,9 @@ static int record(struct perf_run *run, const char *perf, int argc, char **argv)
 	_cleanup_(buildid_cache_freep) struct buildid_cache *cache = NULL;
 	int r;
 
-	/* a cache that cannot be used is better known before an hour of recording */
+	/* a daemon or a cache that cannot be used is better known before an hour of recording */
+	if (!sources_daemon(&run->set) && run->set.no_daemon)
+		return EXIT_FAILED;
 	r = buildid_cache_open(&cache, run->opts.buildid_dir);
 	if (r) {
 		log_error("%s", r < 0 ? strerror(-r) : buildid_cache_error_text(cache, r));
@@ -283,13 +287,15 @@ static void perf_run_deinit(struct perf_run *run)
 static void help(void)
 {
 	printf("Usage: clrsym perf [OPTION]... -- record [perf record's own arguments]\n"
-	       "Runs perf record, stays attached to the .NET processes that it records, and names "
-	       "their\ncode in what it wrote: perf report then shows it.\n\n"
+	       "Runs perf record, stays attached to the .NET processes that it records, or asks "
+	       "clrsymd for\nthose that it has, and names their code in what it wrote: perf report "
+	       "then shows it.\n\n"
 	       "      --perf FILE         the perf to run (perf)\n"
 	       "      --buildid-dir DIR   perf's build-id cache (perf's own choice, or ~/.debug)\n"
 	       "      --no-code           images without code bytes: nothing to "
 	       "annotate\n" NAMING_OPTIONS_HELP
-	       "      --buffer-mb N       buffer asked of the runtime (64)\n\n"
+	       "      --buffer-mb N       buffer asked of the runtime (64)\n" DAEMON_OPTIONS_HELP
+	       "\n"
 	       "Without -p, -t or a program perf records the whole machine, until ^C.\n\n"
 	       "Example: clrsym perf -- record -g -F 999 -p $(pidof myapp) -- sleep 10\n");
 }
@@ -308,6 +314,7 @@ int cli_perf(int argc, char **argv)
 		{ "no-code", no_argument, NULL, OPT_NO_CODE },
 		NAMING_OPTIONS,
 		{ "buffer-mb", required_argument, NULL, OPT_BUFFER },
+		DAEMON_OPTIONS,
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
@@ -345,7 +352,10 @@ int cli_perf(int argc, char **argv)
 			run.set.opts.buffer_mb = (uint32_t)v;
 			break;
 		case 'h': help(); return cli_flush();
-		default: return cli_usage_hint("perf");
+		default:
+			if (!daemon_option_take(&run.set.daemon_opts, c, optarg))
+				return cli_usage_hint("perf");
+			break;
 		}
 	}
 	run.opts.inject.style = naming.style;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * clrsym ps: every .NET process, with the answer of its diagnostic port or the reason why it has
- * none. All are asked at once; one that does not answer costs the others nothing.
+ * none. All are asked at once; one that does not answer costs the others nothing. Where a clrsymd
+ * answers, it also tells which of them it is attached to.
  */
 #include "cli/cli.h"
 
@@ -15,6 +16,7 @@
 #include "base/escape.h"
 #include "base/log.h"
 #include "base/utf.h"
+#include "cli/daemon.h"
 #include "cli/event.h"
 #include "target/call.h"
 
@@ -32,6 +34,7 @@ struct row {
 	char runtime[64];
 	char why[512]; /* empty: it can be attached */
 	char *command;
+	const char *daemon; /* what a daemon does with it; NULL: nothing */
 };
 
 struct ps {
@@ -40,6 +43,8 @@ struct ps {
 	unsigned int open; /* calls under way */
 	unsigned int denied;
 	int error;
+	struct daemon_options daemon_opts;
+	bool has_daemon;
 };
 
 static void row_done(struct row *row)
@@ -119,6 +124,36 @@ static int ps_process(void *data, pid_t pid)
 	return 0;
 }
 
+/* Who is attached to by the daemon, if there is one. That it cannot be asked is no reason to stop.
+ */
+static int ps_ask_daemon(struct ps *ps)
+{
+	_cleanup_(query_client_freep) struct query_client *client = NULL;
+	_cleanup_free_ struct daemon_process *items = NULL;
+	struct row *row;
+	size_t i, n = 0;
+	int r;
+
+	if (daemon_open(&ps->daemon_opts, &client) < 0 || !client)
+		return 0;
+	r = daemon_list(client, &items, &n);
+	if (r == -ENOMEM)
+		return r;
+	if (r) {
+		log_warn("%s", daemon_error_text(client, r));
+		return 0;
+	}
+	ps->has_daemon = true;
+	for (row = ps->rows; row; row = row->next)
+		for (i = 0; i < n; i++)
+			if (items[i].pid == row->proc->pid && items[i].start == row->proc->start &&
+			    !items[i].ended)
+				row->daemon = items[i].known   ? "attached"
+					      : items[i].stuck ? "waiting"
+							       : "attaching";
+	return 0;
+}
+
 static void ps_deinit(struct ps *ps)
 {
 	struct row *row, *next;
@@ -143,11 +178,11 @@ static const char *row_command(const struct row *row)
 
 static void ps_print_json(const struct row *row)
 {
-	json_t *o = json_pack("{s:i, s:i, s:s*, s:b, s:s*, s:s}", "pid", (int)row->proc->pid,
+	json_t *o = json_pack("{s:i, s:i, s:s*, s:b, s:s*, s:s*, s:s}", "pid", (int)row->proc->pid,
 			      "inner_pid", (int)row->proc->inner_pid, "runtime",
 			      row->runtime[0] ? row->runtime : NULL, "attachable", !row->why[0],
-			      "reason", row->why[0] ? row->why : NULL, "command",
-			      row->command ? row->command : row_command(row));
+			      "reason", row->why[0] ? row->why : NULL, "daemon", row->daemon,
+			      "command", row->command ? row->command : row_command(row));
 
 	if (!o)
 		return;
@@ -158,24 +193,30 @@ static void ps_print_json(const struct row *row)
 
 static void ps_print(const struct row *row)
 {
-	printf("%7d  %-10s  %-6s  %s\n", (int)row->proc->pid,
+	printf("%7d  %-10s  %-6s  ", (int)row->proc->pid,
 	       row->runtime[0] ? escape_terminal(row->runtime, strlen(row->runtime)) : "?",
-	       row->why[0] ? "no" : "yes", row_command(row));
+	       row->why[0] ? "no" : "yes");
+	if (row->ps->has_daemon)
+		printf("%-9s  ", row->daemon ? row->daemon : "-");
+	printf("%s\n", row_command(row));
 	if (row->why[0])
 		printf("         %s\n", row->why);
 }
 
 static void help(void)
 {
-	printf("Usage: clrsym ps [--json]\n"
+	printf("Usage: clrsym ps [OPTION]...\n"
 	       "Lists the .NET processes of this machine: who can be attached, who cannot and "
-	       "why.\n");
+	       "why;\n"
+	       "and, if clrsymd answers, who it is attached to.\n\n"
+	       "      --json              one JSON object a line\n" DAEMON_OPTIONS_HELP);
 }
 
 int cli_ps(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "json", no_argument, NULL, 'j' },
+		DAEMON_OPTIONS,
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
@@ -185,6 +226,8 @@ int cli_ps(int argc, char **argv)
 	int c, r;
 
 	while ((c = getopt_long(argc, argv, "h", options, NULL)) >= 0) {
+		if (daemon_option_take(&ps.daemon_opts, c, optarg))
+			continue;
 		switch (c) {
 		case 'j': json = true; break;
 		case 'h': help(); return cli_flush();
@@ -199,12 +242,15 @@ int cli_ps(int argc, char **argv)
 		r = proc_for_each(ps_process, &ps);
 	if (r == 0 && ps.open)
 		r = loop_run(ps.loop);
+	if (r == 0)
+		r = ps_ask_daemon(&ps);
 	if (r < 0) {
 		log_error("%s", strerror(-r));
 		return EXIT_FAILED;
 	}
 	if (!json)
-		printf("%7s  %-10s  %-6s  %s\n", "PID", "RUNTIME", "ATTACH", "COMMAND");
+		printf("%7s  %-10s  %-6s  %s%s\n", "PID", "RUNTIME", "ATTACH",
+		       ps.has_daemon ? "DAEMON     " : "", "COMMAND");
 	for (row = ps.rows; row; row = row->next) {
 		if (json)
 			ps_print_json(row);

@@ -13,7 +13,7 @@ struct recording_options {
 	struct inject_options inject;
 	bool dry_run;
 	bool no_code; /* images without code bytes */
-	bool attach;  /* to processes that no source is for */
+	bool attach;  /* to processes that no source is for, and that a daemon does not have */
 	bool strict;  /* fails when there is managed code and none of it can be named */
 	/* the recording's clock, measured while it was made; n = 0: measured now */
 	struct perfdata_clock_track track;

@@ -98,10 +98,10 @@ static void report_unused(const struct recording *rec)
 	size_t i;
 
 	for (s = rec->set->list; s; s = s->next) {
-		for (i = 0; s->trace && i < inject_n_programs(rec->inj); i++)
+		for (i = 0; s->kind == SOURCE_TRACE && i < inject_n_programs(rec->inj); i++)
 			if (inject_program(rec->inj, i)->pid == (uint32_t)s->pid)
 				break;
-		if (s->trace && i == inject_n_programs(rec->inj))
+		if (s->kind == SOURCE_TRACE && i == inject_n_programs(rec->inj))
 			log_warn("pid %d: has a recorded stream, but no record in %s "
 				 "(--trace PID=FILE says whose it is)",
 				 (int)s->pid, recording_shown(rec->opts->in, false));
@@ -127,7 +127,7 @@ void recording_report(struct recording *rec)
 		report_program(rec, i);
 		n += s != NULL;
 		known |= s != NULL;
-		late |= s && s->target && rec->convert &&
+		late |= s && s->kind != SOURCE_TRACE && rec->convert &&
 			s->attach_ns > recording_to_map_ns(rec, last);
 	}
 	if (known && rec->no_times)

@@ -4,9 +4,10 @@
 /*
  * The insides of a recording's way, shared by its files only:
  *
- *   recording.c         scan, clock, sources, code, images
- *   recording_io.c      what is read, and what is written
- *   recording_report.c  what is said of it
+ *   recording.c          scan, clock, images
+ *   recording_sources.c  where names come from
+ *   recording_io.c       what is read, and what is written
+ *   recording_report.c   what is said of it
  */
 
 #include <sys/stat.h>
@@ -36,6 +37,7 @@ struct recording {
 	bool convert;      /* times are known on both clocks */
 	uint64_t read_ns;  /* code bytes were read until then */
 	uint64_t begin_ns; /* of all this: the recording is over */
+	uint64_t until_ns; /* the recording's last moment, CLOCK_MONOTONIC */
 	const char *no_times;
 	const char *distrust;
 	struct buildid_cache *cache;
@@ -71,6 +73,8 @@ bool recording_is_hopeless(struct recording *rec);
 /* The closing lines. */
 void recording_report(struct recording *rec);
 
-/* -- recording.c ------------------------------------------------------------------------ */
+/* -- recording_sources.c ---------------------------------------------------------------- */
 
+/* Finds a source for each program that is worth it, and waits until it knows all. 0 or -errno. */
+int recording_gather(struct recording *rec);
 uint64_t recording_to_map_ns(void *data, uint64_t ns);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * clrsym resolve: addresses to names, from recorded streams.
+ * clrsym resolve: addresses to names, of a process or from recorded streams.
  *
  * The streams (live sessions and rundowns of one process, in any number and order) fill one map,
- * merged by event time; each address is then looked up at its own time.
+ * merged by event time. Each address is looked up at its own time. All that are there at once are
+ * one question, so that a file of a million does not take a million round trips, and an address
+ * that is typed is answered at once.
  */
 #include "cli/cli.h"
 
@@ -12,9 +14,12 @@
 #include <getopt.h>
 #include <string.h>
 
+#include "base/caps.h"
 #include "base/escape.h"
 #include "base/log.h"
+#include "base/number.h"
 #include "cli/answer.h"
+#include "cli/lines.h"
 
 /* "ADDR" or "ADDR@NS"; ADDR in hex with or without 0x, NS in decimal. */
 static bool parse_address(const char *s, uint64_t *addrp, uint64_t *timep)
@@ -42,116 +47,233 @@ static bool parse_address(const char *s, uint64_t *addrp, uint64_t *timep)
 	return true;
 }
 
-static int resolve_stdin(const struct codemap *map, bool json)
-{
-	_cleanup_free_ char *line = NULL;
-	size_t size = 0;
-	uint64_t addr, time;
-	ssize_t n;
+/* -- questions -------------------------------------------------------------------------- */
 
-	while ((n = getline(&line, &size, stdin)) >= 0) {
-		while (n && isspace((unsigned char)line[n - 1]))
-			line[--n] = '\0';
-		if (!n)
-			continue;
-		if (!parse_address(line, &addr, &time)) {
-			log_error("stdin: not an address: %s",
-				  escape_terminal(line, MIN((size_t)n, (size_t)80)));
-			return EXIT_USAGE;
-		}
-		answer_print(map, addr, time, json);
-	}
-	return EXIT_DONE;
+struct resolve {
+	struct ask ask;
+	struct ask_process *process;
+	struct codemap *map; /* of the traces */
+	unsigned int n_traces;
+	pid_t pid;
+	bool json, damaged;
+	struct ask_item *items;
+	size_t n, room;
+};
+
+static void resolve_deinit(struct resolve *run)
+{
+	ask_deinit(&run->ask);
+	codemap_free(run->map);
+	free(run->items);
 }
+
+static int add_item(struct resolve *run, uint64_t addr, uint64_t time)
+{
+	if (run->n == run->room) {
+		size_t room = run->room ? 2 * run->room : 64;
+		struct ask_item *more = reallocarray(run->items, room, sizeof(*more));
+
+		if (!more)
+			return -ENOMEM;
+		run->items = more;
+		run->room = room;
+	}
+	run->items[run->n++] = (struct ask_item){ .addr = addr, .time = time };
+	return 0;
+}
+
+static int on_answer(void *data, size_t i, const struct ask_answer *a)
+{
+	const struct resolve *run = data;
+
+	return answer_print(run->items[i].addr, run->items[i].time, a, run->json);
+}
+
+/* Asks what was gathered. */
+static int flush_items(struct resolve *run)
+{
+	int r = ask_resolve(run->process, run->items, run->n, CAP_QUERY_WAIT_MS, on_answer, run);
+
+	run->n = 0;
+	if (r == 0 && fflush(stdout))
+		return 1; /* cli_flush() will say it */
+	return r;
+}
+
+/* Returns EXIT_DONE, EXIT_USAGE (said), or -1 with *rp. */
+static int take_line(struct resolve *run, const struct line *line, int *rp)
+{
+	_cleanup_free_ char *text = NULL;
+	const char *s = line->text;
+	size_t n = line->text_len;
+	uint64_t addr, time;
+
+	while (n && isspace((unsigned char)s[n - 1]))
+		n--;
+	if (!n && !line->part)
+		return EXIT_DONE;
+	text = strndup(s, n);
+	*rp = text ? 0 : -ENOMEM;
+	if (*rp)
+		return -1;
+	if (line->part || strlen(text) != n || !parse_address(text, &addr, &time)) {
+		*rp = flush_items(run);
+		log_error("stdin: not an address: %s", escape_terminal(s, MIN(n, (size_t)80)));
+		return EXIT_USAGE;
+	}
+	*rp = add_item(run, addr, time);
+	return *rp ? -1 : EXIT_DONE;
+}
+
+/* Returns an exit status, or -1 with *rp. */
+static int resolve_stdin(struct resolve *run, int *rp)
+{
+	_cleanup_(lines_deinit) struct lines lines = { 0 };
+	struct line line;
+	bool end = false;
+	int status;
+
+	*rp = lines_init(&lines, STDIN_FILENO);
+	while (*rp == 0) {
+		*rp = lines_read(&lines, &run->ask, &end);
+		if (*rp || end)
+			break;
+		while (lines_next(&lines, &line)) {
+			status = take_line(run, &line, rp);
+			if (status)
+				return status;
+		}
+		*rp = flush_items(run);
+	}
+	return *rp ? -1 : EXIT_DONE;
+}
+
+/* -- the verb --------------------------------------------------------------------------- */
 
 static void help(void)
 {
-	printf("Usage: clrsym resolve --trace FILE... [--json] [ADDR[@NS]... | -]\n"
-	       "Names addresses from recorded trace streams of one process, merged by time.\n\n"
+	printf("Usage: clrsym resolve [OPTION]... -p PID [ADDR[@NS]... | -]\n"
+	       "       clrsym resolve [OPTION]... --trace FILE... [ADDR[@NS]... | -]\n"
+	       "Names addresses of a process, or from recorded trace streams of one, merged by "
+	       "time.\n\n"
 	       "  ADDR      an address in hex\n"
 	       "  @NS       the moment it was sampled, in ns of CLOCK_MONOTONIC;\n"
 	       "            without it the last known state answers\n"
 	       "  -         read addresses from stdin, one a line (also when none is given)\n"
-	       "      --trace FILE  a stream, e.g. a .nettrace file of dotnet-trace; repeatable\n"
-	       "      --json        one JSON object a line\n");
+	       "  -p, --pid PID           the process\n"
+	       "      --trace FILE        a stream, e.g. a .nettrace file of dotnet-trace; "
+	       "repeatable\n"
+	       "      --json              one JSON object a line\n" DAEMON_OPTIONS_HELP);
+}
+
+/* A stream into the map. 0, or an exit status. */
+static int take_trace(struct resolve *run, const char *path)
+{
+	/* a recording is resolved whole: nothing of it is forgotten */
+	static const struct codemap_options opts = {
+		.retired_bytes = SIZE_MAX,
+		.retired_ns = UINT64_MAX,
+	};
+	_cleanup_(feed_freep) struct feed *feed = NULL;
+	int r = 0;
+
+	if (!run->map)
+		r = codemap_new(&run->map, &opts);
+	if (r == 0)
+		r = answer_read_trace(run->map, path, &feed);
+	if (r < 0) {
+		log_error("%s: %s", escape_terminal(path, strlen(path)), strerror(-r));
+		return EXIT_FAILED;
+	}
+	run->damaged |= r > 0;
+	run->n_traces++;
+	return 0;
+}
+
+/* Who answers. 0, or an exit status. */
+static int open_process(struct resolve *run)
+{
+	int r;
+
+	if (run->n_traces)
+		r = ask_open_trace(&run->ask, run->map, &run->process);
+	else
+		r = ask_open(&run->ask, run->pid, false, &run->process);
+	if (r < 0)
+		log_error("%s", strerror(-r));
+	return r ? EXIT_FAILED : 0;
+}
+
+/* Arguments, then stdin if it is wanted. Returns an exit status. */
+static int run_questions(struct resolve *run, int argc, char **argv)
+{
+	bool from_stdin = !argc;
+	uint64_t addr, time;
+	int i, r = 0, status = EXIT_DONE;
+
+	for (i = 0; i < argc && !from_stdin; i++) {
+		from_stdin = strcmp(argv[i], "-") == 0;
+		if (!from_stdin && !parse_address(argv[i], &addr, &time)) {
+			status = cli_usage_error("resolve", "not an address: %s",
+						 escape_terminal(argv[i], strlen(argv[i])));
+			break;
+		}
+		if (!from_stdin)
+			r = add_item(run, addr, time);
+		if (r)
+			break;
+	}
+	if (r == 0)
+		r = flush_items(run);
+	if (r == 0 && from_stdin && !status)
+		status = resolve_stdin(run, &r);
+	r = cli_end(r);
+	if (r)
+		return r;
+	return status ? status : run->damaged ? EXIT_FAILED : EXIT_DONE;
 }
 
 int cli_resolve(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{ "trace", required_argument, NULL, 't' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },
-		{ 0 },
+		{ "pid", required_argument, NULL, 'p' }, { "trace", required_argument, NULL, 't' },
+		{ "json", no_argument, NULL, 'j' },      DAEMON_OPTIONS,
+		{ "help", no_argument, NULL, 'h' },      { 0 },
 	};
-	_cleanup_(codemap_freep) struct codemap *map = NULL;
-	bool json = false, from_stdin = true, failed = false;
+	_cleanup_(resolve_deinit) struct resolve run = { .ask.il_maps = true };
 	uint64_t addr, time;
-	int c, i, r, n_traces = 0;
-	struct codemap_options opts = {
-		/* a recording is resolved whole: nothing of it is forgotten */
-		.retired_bytes = SIZE_MAX,
-		.retired_ns = UINT64_MAX,
-	};
+	int c, i, r;
 
-	r = codemap_new(&map, &opts);
-	if (r < 0)
-		goto out;
-	while ((c = getopt_long(argc, argv, "t:h", options, NULL)) >= 0) {
-		_cleanup_(feed_freep) struct feed *feed = NULL;
-
+	while ((c = getopt_long(argc, argv, "p:t:h", options, NULL)) >= 0) {
+		if (daemon_option_take(&run.ask.daemon, c, optarg))
+			continue;
 		switch (c) {
-		case 't':
-			r = answer_read_trace(map, optarg, &feed);
-			if (r < 0) {
-				log_error("%s: %s", escape_terminal(optarg, strlen(optarg)),
-					  strerror(-r));
-				return EXIT_FAILED;
-			}
-			failed |= r > 0;
-			n_traces++;
+		case 'p':
+			if (!parse_pid(optarg, &run.pid))
+				return cli_usage_error("resolve", "-p takes a process id");
 			break;
-		case 'j': json = true; break;
+		case 't':
+			r = take_trace(&run, optarg);
+			if (r)
+				return r;
+			break;
+		case 'j': run.json = true; break;
 		case 'h': help(); return cli_flush();
 		default: return cli_usage_hint("resolve");
 		}
 	}
 	/* --trace A B C: further files, until something looks like an address */
-	for (i = optind; i < argc; i++) {
-		_cleanup_(feed_freep) struct feed *feed = NULL;
-
+	for (i = optind; i < argc && run.n_traces; i++) {
 		if (strcmp(argv[i], "-") == 0 || parse_address(argv[i], &addr, &time))
 			break;
-		if (!n_traces)
-			break;
-		r = answer_read_trace(map, argv[i], &feed);
-		if (r < 0) {
-			log_error("%s: %s", escape_terminal(argv[i], strlen(argv[i])),
-				  strerror(-r));
-			return EXIT_FAILED;
-		}
-		failed |= r > 0;
+		r = take_trace(&run, argv[i]);
+		if (r)
+			return r;
 	}
-	if (!n_traces)
-		return cli_usage_error("resolve", "--trace FILE is needed");
-	r = EXIT_DONE;
-	for (; i < argc; i++) {
-		if (strcmp(argv[i], "-") == 0) {
-			from_stdin = true;
-			break;
-		}
-		if (!parse_address(argv[i], &addr, &time))
-			return cli_usage_error("resolve", "not an address: %s",
-					       escape_terminal(argv[i], strlen(argv[i])));
-		answer_print(map, addr, time, json);
-		from_stdin = false;
-	}
-	if (from_stdin)
-		r = resolve_stdin(map, json);
-	if (cli_flush() != EXIT_DONE)
-		return EXIT_FAILED;
-	return r ? r : failed ? EXIT_FAILED : EXIT_DONE;
-out:
-	log_error("%s", strerror(-r));
-	return EXIT_FAILED;
+	if (!run.n_traces == !run.pid)
+		return cli_usage_error("resolve", "-p PID or --trace FILE is needed");
+	if (run.pid)
+		i = optind;
+	r = open_process(&run);
+	return r ? r : run_questions(&run, argc - i, argv + i);
 }

@@ -24,18 +24,6 @@
 
 /* -- the process ---------------------------------------------------------------------- */
 
-uint64_t source_proc_start(const struct proc *proc)
-{
-	uint64_t hz = (uint64_t)sysconf(_SC_CLK_TCK);
-	struct timespec boot;
-	uint64_t start = proc->start * (SEC_NS(1) / hz), boot_ns;
-
-	/* counted since boot, sleep included */
-	clock_gettime(CLOCK_BOOTTIME, &boot);
-	boot_ns = (uint64_t)boot.tv_sec * SEC_NS(1) + (uint64_t)boot.tv_nsec;
-	return start - (boot_ns - clock_now_ns());
-}
-
 void source_free_mappings(struct source_mapping *items, size_t n)
 {
 	size_t i;
@@ -125,8 +113,7 @@ static void on_complete(struct target *target, void *data)
 	source_take_mappings(s);
 	target_get_status(target, &status);
 	if (!status.rundown_complete)
-		snprintf(s->why, sizeof(s->why),
-			 "its rundown was incomplete: some of its code is not known");
+		snprintf(s->why, sizeof(s->why), "%s", SOURCE_WHY_INCOMPLETE);
 }
 
 static void on_ended(struct target *target, enum target_end end, void *data)
@@ -140,13 +127,14 @@ static void on_ended(struct target *target, enum target_end end, void *data)
 					      : target_end_text(target));
 }
 
-static struct source *source_new(struct sources *set, pid_t pid)
+struct source *source_new(struct sources *set, enum source_kind kind, pid_t pid)
 {
 	struct source *s = calloc(1, sizeof(*s));
 
 	if (!s)
 		return NULL;
 	s->set = set;
+	s->kind = kind;
 	s->pid = pid;
 	s->machine = SOURCE_MACHINE;
 	s->owner = geteuid();
@@ -157,7 +145,8 @@ static struct source *source_new(struct sources *set, pid_t pid)
 
 static void source_free(struct source *s)
 {
-	codemap_free(s->trace);
+	codemap_free(s->map);
+	export_free(s->export);
 	target_free(s->target);
 	source_free_mappings(s->mappings, s->n_mappings);
 	free(s);
@@ -175,7 +164,7 @@ static int source_start(struct source *s, struct proc *proc)
 
 	s->start = proc->start;
 	s->owner = proc->euid;
-	s->start_ns = source_proc_start(proc);
+	s->start_ns = proc_start_ns(proc);
 	s->attach_ns = clock_now_ns();
 	r = target_new(&s->target, &set->pool, proc, &set->opts, &callbacks, s);
 	if (r < 0) {
@@ -187,7 +176,7 @@ static int source_start(struct source *s, struct proc *proc)
 
 int source_attach_proc(struct sources *set, struct proc *proc, struct source **outp)
 {
-	struct source *s = source_new(set, proc->pid);
+	struct source *s = source_new(set, SOURCE_TARGET, proc->pid);
 
 	if (!s) {
 		proc_close(proc);
@@ -208,7 +197,7 @@ int source_attach(struct sources *set, pid_t pid, struct source **outp)
 		return r;
 	if (r == 0)
 		return source_attach_proc(set, proc, outp);
-	s = source_new(set, pid);
+	s = source_new(set, SOURCE_TARGET, pid);
 	if (!s)
 		return -ENOMEM;
 	s->ended = true;
@@ -239,7 +228,7 @@ struct source *source_find(const struct sources *set, pid_t pid)
 
 struct codemap *source_map(const struct source *s)
 {
-	return s->target ? target_map(s->target) : s->trace;
+	return s->target ? target_map(s->target) : s->map;
 }
 
 bool source_knows(struct source *s, uint64_t time)
@@ -247,6 +236,26 @@ bool source_knows(struct source *s, uint64_t time)
 	if (!s->target || s->ended)
 		return true;
 	return s->complete && target_known_until(s->target) >= time;
+}
+
+static const uint8_t *exported_code(const struct export *e, const struct codemap_info *info)
+{
+	size_t i = export_find(e, info->start, info->load);
+	struct range_body body;
+
+	if (i == SIZE_MAX)
+		return NULL;
+	export_body(e, i, &body);
+	return body.range.size == info->size ? export_code(e, i) : NULL;
+}
+
+const uint8_t *source_code(const struct source *s, const struct codemap_info *info)
+{
+	const uint8_t *bytes;
+
+	if (s->export)
+		return exported_code(s->export, info);
+	return s->target && target_code(s->target, info, &bytes) == 0 ? bytes : NULL;
 }
 
 /* -- recorded streams ----------------------------------------------------------------- */
@@ -265,7 +274,7 @@ int source_trace(struct sources *set, pid_t pid, const char *path)
 		if (r < 0)
 			return r;
 	}
-	r = answer_read_trace(s ? s->trace : map, path, &feed);
+	r = answer_read_trace(s ? s->map : map, path, &feed);
 	if (r < 0)
 		return r;
 	if (!feed)
@@ -278,10 +287,10 @@ int source_trace(struct sources *set, pid_t pid, const char *path)
 		s = source_find(set, pid);
 		if (s) /* the stream itself had to say whose it is: once more, into the right map */
 			return source_trace(set, pid, path);
-		s = source_new(set, pid);
+		s = source_new(set, SOURCE_TRACE, pid);
 		if (!s)
 			return -ENOMEM;
-		s->trace = TAKE_PTR(map);
+		s->map = TAKE_PTR(map);
 		s->complete = s->ended = true;
 	}
 	if (r)
@@ -337,6 +346,7 @@ void sources_deinit(struct sources *set)
 		set->list = s->next;
 		source_free(s);
 	}
+	query_client_free(set->daemon);
 	loop_timer_del(&set->timer);
 	loop_fd_del(&set->signals);
 	fd_close(set->signal_fd);
@@ -378,7 +388,7 @@ static bool all_ended(void *data)
 	const struct source *s;
 
 	for (s = set->list; s; s = s->next)
-		if (!s->ended)
+		if (s->target && !s->ended)
 			return false;
 	return true;
 }

@@ -105,12 +105,15 @@ static int match_mapping(void *data, const struct inject_mapping *m)
 	return 0;
 }
 
-const char *trust_program(const struct inject *inj, size_t program, uint64_t start, uint64_t first,
-			  const struct source_mapping *mappings, size_t n_mappings)
+const char *trust_program(const struct inject *inj, size_t program, uint64_t first,
+			  const struct trust_process *process)
 {
-	struct match match = { .mappings = mappings, .n_mappings = n_mappings };
+	struct match match = {
+		.mappings = process->mappings,
+		.n_mappings = process->n_mappings,
+	};
 
-	if (first && start > first + TRUST_START_SLACK_NS)
+	if (first && process->start_ns > first + TRUST_START_SLACK_NS)
 		return "another process has that pid now: it started later";
 	inject_each_mapping(inj, program, match_mapping, &match);
 	/* libraries that were closed since may be missing; the runtime never is */
@@ -118,7 +121,7 @@ const char *trust_program(const struct inject *inj, size_t program, uint64_t sta
 		return "it runs another program now (exec): the runtime's place is another";
 	if (!match.runtime_same && match.same + match.other > 0 && match.same <= match.other)
 		return "it runs another program now: its mappings are others";
-	if (!match.same && !first)
+	if (!match.same && (!first || process->over))
 		return "nothing in the recording tells that it is the same program";
 	return NULL;
 }

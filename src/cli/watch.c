@@ -96,6 +96,23 @@ static bool is_recorded(const struct watch *watch, const struct watched *w)
 
 /* -- attaching ------------------------------------------------------------------------ */
 
+/* What the daemon is attached to is left to it, and kept. *sourcep is NULL if it is not. */
+static int hold(struct watch *watch, const struct proc *proc, struct source **sourcep)
+{
+	_cleanup_free_ struct daemon_process *items = NULL;
+	size_t i, n;
+	int r;
+
+	*sourcep = NULL;
+	r = sources_list(watch->set, &items, &n);
+	if (r < 0)
+		return r;
+	for (i = 0; i < n; i++)
+		if (items[i].pid == proc->pid && items[i].start == proc->start && !items[i].ended)
+			return source_hold(watch->set, proc->pid, proc->start, sourcep);
+	return 0;
+}
+
 /* Takes over proc. Returns 0 or -errno. */
 static int attach(struct watch *watch, struct watched *w, struct proc *proc)
 {
@@ -104,7 +121,7 @@ static int attach(struct watch *watch, struct watched *w, struct proc *proc)
 	int r;
 
 	if (source && source->start == proc->start && (source->complete || !source->ended)) {
-		w->over = source->complete;
+		w->over = source->complete || source->held;
 		proc_close(proc);
 		return 0;
 	}
@@ -116,6 +133,12 @@ static int attach(struct watch *watch, struct watched *w, struct proc *proc)
 	/* a try that failed came too early */
 	if (source && source->start == proc->start)
 		source_remove(source);
+	r = hold(watch, proc, &source);
+	if (r < 0 || source || watch->set->no_daemon) {
+		w->over |= source && !source->ended;
+		proc_close(proc);
+		return r;
+	}
 	return source_attach_proc(watch->set, proc, &source);
 }
 

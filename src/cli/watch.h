@@ -2,7 +2,8 @@
 #pragma once
 
 /*
- * Which processes a running perf record sees, and attaching to those of them that are .NET.
+ * Which processes a running perf record sees, and attaching to those of them that are .NET, or
+ * holding what the daemon has of them.
  *
  * All of /proc is looked through several times a second, so a process that is known to be of no
  * interest costs one stat(): of the file it executes, which also shows an exec.

@@ -7,8 +7,12 @@
  * them and needs the body itself (a cache miss) only for times in between. An empty
  * chunk gives its memory back unless it is the only one with room.
  *
- * The bound of an open past is 0 for everything that the first rundown shows, so it is
- * kept beside the chunk, and only for chunks where one is not 0.
+ * The bound of an open past is the program's beginning (0 if that is not known) for everything
+ * that the first rundown shows, so it is kept beside the chunk, and only for chunks where one is
+ * later. No bound is earlier, so a question about a time before the program needs no test of
+ * its own.
+ *
+ * A record that is not in use has no size.
  */
 #include "codemap/map.h"
 
@@ -148,6 +152,7 @@ void bodies_free(struct bodies *bs, uint32_t idx)
 
 	bs->count--;
 	body_at(bs, idx)->next = c->free;
+	body_at(bs, idx)->size = 0;
 	c->free = (uint16_t)(slot + 1);
 	if (was_full)
 		chunk_link(bs, number);
@@ -170,18 +175,18 @@ void body_set_load(struct bodies *bs, uint32_t idx, uint64_t time, bool seen, ui
 	struct span *span = &bs->spans[idx >> CHUNK_SHIFT];
 	struct chunk *c = &bs->chunks[idx >> CHUNK_SHIFT];
 	struct codemap_body *b = body_at(bs, idx);
+	uint32_t i;
 
-	if (seen && bound && !c->bounds) {
+	if (seen && bound != bs->begin && !c->bounds) {
 		c->bounds = mem_realloc(&bs->total, NULL, CHUNK_BODIES * sizeof(*c->bounds));
-		if (c->bounds)
-			memset(c->bounds, 0, CHUNK_BODIES * sizeof(*c->bounds));
-		else
-			seen = false; /* no room for the bound: claim nothing before */
+		for (i = 0; c->bounds && i < CHUNK_BODIES; i++)
+			c->bounds[i] = bs->begin;
+		seen = c->bounds; /* no room for the bound: claim nothing before */
 	}
 	b->load = time;
 	b->open_past = seen;
 	if (c->bounds)
-		c->bounds[idx & (CHUNK_BODIES - 1)] = seen ? bound : 0;
+		c->bounds[idx & (CHUNK_BODIES - 1)] = bound;
 	span->newest = MAX(span->newest, time);
 	span->oldest = MIN(span->oldest, seen ? bound : time);
 }
@@ -193,5 +198,13 @@ uint64_t body_begin(const struct bodies *bs, uint32_t idx)
 
 	if (!b->open_past)
 		return b->load;
-	return c->bounds ? c->bounds[idx & (CHUNK_BODIES - 1)] : 0;
+	return c->bounds ? c->bounds[idx & (CHUNK_BODIES - 1)] : bs->begin;
+}
+
+bool bodies_has(const struct bodies *bs, uint32_t idx)
+{
+	uint32_t chunk = idx >> CHUNK_SHIFT, slot = idx & (CHUNK_BODIES - 1);
+
+	return idx && chunk < bs->n_chunks && slot < bs->chunks[chunk].fresh &&
+	       body_at(bs, idx)->size;
 }

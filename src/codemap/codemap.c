@@ -72,7 +72,9 @@ void codemap_free(struct codemap *map)
 	mem_free(&map->touched.total, map->touched.v);
 	mem_free(&map->late.total, map->late.v);
 	mem_free(&map->scratch_total, map->il_order);
+	mem_free(&map->scratch_total, map->il_entries);
 	buf_deinit(&map->il_bytes);
+	changes_deinit(map);
 	free(map);
 }
 
@@ -111,10 +113,28 @@ static void expire_some(struct codemap *map, uint32_t n)
 		body_expire(map, past_take_oldest(map));
 }
 
-static bool too_long(const struct codemap_load *load)
+static bool fits(const struct codemap *map, const struct codemap_load *load)
 {
-	return load->ns_len > CAP_NAME_LENGTH || load->name_len > CAP_NAME_LENGTH ||
-	       load->sig_len > CAP_NAME_LENGTH;
+	return load->ns_len <= CAP_NAME_LENGTH && load->name_len <= CAP_NAME_LENGTH &&
+	       load->sig_len <= CAP_NAME_LENGTH && load->time >= map->bodies.begin;
+}
+
+bool load_check(const struct codemap *map, const struct codemap_load **load,
+		struct codemap_load *cut)
+{
+	const struct codemap_load *l = *load;
+
+	if (!is_valid(l))
+		return false;
+	if (likely(fits(map, l)))
+		return true;
+	*cut = *l;
+	cut->ns_len = (uint32_t)utf8_cut(l->ns, l->ns_len, CAP_NAME_LENGTH);
+	cut->name_len = (uint32_t)utf8_cut(l->name, l->name_len, CAP_NAME_LENGTH);
+	cut->sig_len = (uint32_t)utf8_cut(l->sig, l->sig_len, CAP_NAME_LENGTH);
+	cut->time = map_time(map, l->time);
+	*load = cut;
+	return true;
 }
 
 static int announce(struct codemap *map, const struct codemap_load *load, bool seen,
@@ -127,22 +147,14 @@ static int announce(struct codemap *map, const struct codemap_load *load, bool s
 	if (bodyp)
 		*bodyp = NULL;
 	map->stats.loads++;
-	if (!is_valid(load)) {
+	if (!load_check(map, &load, &cut)) {
 		map->stats.invalid++;
 		return CODEMAP_E_INVALID;
 	}
-	if (unlikely(too_long(load))) {
-		cut = *load;
-		cut.ns_len = (uint32_t)utf8_cut(load->ns, load->ns_len, CAP_NAME_LENGTH);
-		cut.name_len = (uint32_t)utf8_cut(load->name, load->name_len, CAP_NAME_LENGTH);
-		cut.sig_len = (uint32_t)utf8_cut(load->sig, load->sig_len, CAP_NAME_LENGTH);
-		load = &cut;
-	}
-
 	expire_some(map, EXPIRE_PER_EVENT);
 	if (map->bodies.count >= map->opts.max_bodies && past_oldest(map))
 		body_expire(map, past_take_oldest(map));
-	r = life_announce(map, load, seen, &idx);
+	r = life_announce(map, load, seen, 0, &idx);
 	if (r == CODEMAP_E_FULL) {
 		map->stats.full++;
 		map->incomplete = true;
@@ -181,11 +193,13 @@ static bool unload_in_gap(struct codemap *map, uint64_t method_id, uint64_t star
 	uint32_t idx = past_last_at(map, start, time), i;
 	struct codemap_body *b = idx ? body_at(&map->bodies, idx) : NULL;
 
+	/* with those of no length right at its end: nothing may lie inside a life */
 	if (!b || b->end != END_GAP || b->method_id != method_id ||
-	    lives_gather(map, start, body_stop(b), b->unload) != 0)
+	    lives_gather(map, start, body_stop(b), b->unload - 1) != 0)
 		return false;
 	for (i = 0; i < map->touched.n; i++)
-		if (body_at(&map->bodies, map->touched.v[i])->load <= time)
+		if (map->touched.v[i] != idx &&
+		    body_at(&map->bodies, map->touched.v[i])->load <= time)
 			return false;
 	past_set_end(map, idx, time);
 	b->end = END_UNLOADED;
@@ -193,19 +207,13 @@ static bool unload_in_gap(struct codemap *map, uint64_t method_id, uint64_t star
 	return true;
 }
 
-int codemap_unload(struct codemap *map, uint64_t method_id, uint64_t start, uint64_t time)
+void map_unload(struct codemap *map, uint64_t method_id, uint64_t start, uint64_t time)
 {
 	struct past_hint hint = { 0 };
 	struct codemap_body *b;
 	uint32_t idx;
 	bool late;
 
-	map->stats.unloads++;
-	if (start >= ADDRESS_END || method_id >= ADDRESS_END || time == UINT64_MAX) {
-		map->stats.invalid++;
-		return CODEMAP_E_INVALID;
-	}
-	expire_some(map, EXPIRE_PER_EVENT);
 	idx = map_find(map, start, time, &hint);
 	b = idx ? body_at(&map->bodies, idx) : NULL;
 	if (b && b->start == start && b->method_id == method_id && b->load < time) {
@@ -213,14 +221,25 @@ int codemap_unload(struct codemap *map, uint64_t method_id, uint64_t start, uint
 		if (life_cut(map, idx, time, END_UNLOADED) && late)
 			bounds_refresh_around(map, idx, time);
 		lives_settle(map);
-		return 0;
+		return;
 	}
 	if ((!b || b->open_past) && unload_in_gap(map, method_id, start, time))
-		return 0;
+		return;
 	if (b && b->start == start)
 		bound_raise(map, idx, time);
 	unload_wait(map, start, method_id, time);
 	map->stats.unmatched_unloads++;
+}
+
+int codemap_unload(struct codemap *map, uint64_t method_id, uint64_t start, uint64_t time)
+{
+	map->stats.unloads++;
+	if (start >= ADDRESS_END || method_id >= ADDRESS_END || time == UINT64_MAX) {
+		map->stats.invalid++;
+		return CODEMAP_E_INVALID;
+	}
+	expire_some(map, EXPIRE_PER_EVENT);
+	map_unload(map, method_id, start, map_time(map, time));
 	return 0;
 }
 
@@ -247,15 +266,17 @@ static bool module_late_body(struct codemap *map, uint32_t idx, void *arg)
 
 int codemap_module_unload(struct codemap *map, uint64_t module_id, uint64_t time)
 {
-	struct module_late late = { .id = module_id, .time = time, .steps = LATE_STEPS };
+	struct module_late late = { .id = module_id, .steps = LATE_STEPS };
 	uint32_t m, idx, i;
-	bool is_late = time < map->past.newest_end;
+	bool is_late;
 	int r;
 
 	if (time == UINT64_MAX) {
 		map->stats.invalid++;
 		return CODEMAP_E_INVALID;
 	}
+	time = late.time = map_time(map, time);
+	is_late = time < map->past.newest_end;
 	r = module_end(map, module_id, time, &m);
 	if (r) {
 		map->stats.full += r > 0;
@@ -287,6 +308,7 @@ int codemap_module(struct codemap *map, uint64_t module_id, uint64_t assembly_id
 	uint32_t m, id;
 	int r, error;
 
+	time = map_time(map, time);
 	r = strings_take(&map->names, path, (uint32_t)MIN(path_len, (size_t)CAP_NAME_LENGTH), &id);
 	if (r) {
 		map->stats.full += r > 0;
@@ -303,6 +325,8 @@ int codemap_module(struct codemap *map, uint64_t module_id, uint64_t assembly_id
 		strings_drop(&map->names, id);
 		return 0;
 	}
+	if (mod->path != id || mod->assembly_id != assembly_id)
+		change_module(map, m);
 	strings_drop(&map->names, mod->path);
 	mod->path = id;
 	mod->assembly_id = assembly_id;
@@ -317,6 +341,7 @@ void codemap_gap(struct codemap *map, uint64_t from, uint64_t to)
 	struct gap *g = map->gaps;
 	uint32_t at = 0, end;
 
+	from = map_time(map, from);
 	if (from > to)
 		return;
 	map->stats.gaps++;

@@ -192,10 +192,78 @@ const struct codemap_body *codemap_next(const struct codemap *map, uint64_t from
 typedef int (*codemap_body_fn)(void *data, const struct codemap_body *body);
 int codemap_each(const struct codemap *map, codemap_body_fn fn, void *data);
 
+/*
+ * This program began at that time: what was there before is another's. Questions about earlier
+ * times find no body (EXPIRED), no open past is told to reach further back, and an event from
+ * before counts as of that time. Before the first body; later it does nothing.
+ */
+void codemap_set_begin(struct codemap *map, uint64_t time);
+
 /* Changes the bounds on retired bodies, while a recording needs them; 0 = the default. */
 void codemap_set_retention(struct codemap *map, size_t bytes, uint64_t ns);
 /* Forgets retired bodies past the bounds; now: event-time clock, ns. Bounded work a call. */
 void codemap_expire(struct codemap *map, uint64_t now);
+
+/* -- Copies: what changed, for who keeps the map's content elsewhere ----------------------- */
+
+/*
+ * Every body has a *slot*, a small number that is its own until it is forgotten and may then be
+ * another's. While a map is tracked it notes the slots whose body is new, has changed in any way
+ * that codemap_info, the name, the module's path or the IL map show, or is forgotten.
+ */
+enum codemap_change {
+	CODEMAP_CHANGE_ADDED = 1,
+	CODEMAP_CHANGE_ENDED = 2,     /* its end was set, or moved to an earlier time */
+	CODEMAP_CHANGE_ALTERED = 4,   /* anything else: begin, IL map, ... */
+	CODEMAP_CHANGE_FORGOTTEN = 8, /* the slot's former body; a new one may be there already */
+};
+
+/*
+ * Begins (or ends) to note changes; what is there already is not noted. Costs 4 bytes a slot.
+ * Returns 0 or -ENOMEM.
+ */
+int codemap_track(struct codemap *map, bool on);
+/*
+ * Takes the changes noted, each slot once, with all that happened to it (or of codemap_change);
+ * body is NULL when the slot is empty now. The map must not change meanwhile. Stops after max slots
+ * (the rest stays), or when fn returns non-zero, which is passed on (that slot is taken). *morep:
+ * some are left. With *resyncp true, notes were lost for want of memory: walk all slots instead;
+ * fn was not called, and what changes from now on is noted again.
+ *
+ * What bodies show of their module (path, freeable) is noted here, for a whole module at once, when
+ * it changed after bodies of it had come: this takes a walk over these, and over what is
+ * retired, before the first of max.
+ */
+typedef int (*codemap_change_fn)(void *data, uint32_t slot, unsigned int what,
+				 const struct codemap_body *body);
+int codemap_take_changes(struct codemap *map, size_t max, codemap_change_fn fn, void *data,
+			 bool *morep, bool *resyncp);
+/* All slots lie below this number. */
+uint32_t codemap_n_slots(const struct codemap *map);
+/* The body of a slot, alive or retired, or NULL. */
+const struct codemap_body *codemap_slot(const struct codemap *map, uint32_t slot);
+/* Its IL map: *np entries, borrowed until the next call of this function; 0, -ENOMEM or NONE. */
+int codemap_il_entries(struct codemap *map, const struct codemap_body *body,
+		       const struct codemap_il **entriesp, size_t *np);
+
+/*
+ * Puts a body back as codemap_info told it (elsewhere): its life, its open past and its bound, its
+ * module's path, whether it is freeable; and its IL map (il may be NULL), which is left out
+ * where it finds no room or is invalid. Where it contradicts what is there already, the rules for
+ * events decide. For maps that are filled by this alone, in any order; nothing is forgotten
+ * meanwhile, whatever the bounds on retired bodies. What else answers depend on: the gaps, the
+ * horizon, and whether the map is incomplete. Returns 0, -ENOMEM or a code.
+ */
+int codemap_restore(struct codemap *map, const struct codemap_info *info,
+		    const struct codemap_il *il, size_t n_il, struct codemap_body **bodyp);
+/* Bodies that ended before this time may have been forgotten; only ever rises. */
+uint64_t codemap_horizon(const struct codemap *map);
+void codemap_set_horizon(struct codemap *map, uint64_t time);
+/* The spans with lost events: the i-th in order of time, or false. */
+bool codemap_gap_at(const struct codemap *map, size_t i, uint64_t *fromp, uint64_t *top);
+/* Bodies were left out over a cap. */
+bool codemap_is_incomplete(const struct codemap *map);
+void codemap_set_incomplete(struct codemap *map);
 
 /* A number that changes with every change to the set of live bodies. */
 uint64_t codemap_generation(const struct codemap *map);

@@ -114,10 +114,17 @@ static bool lived_at(const struct codemap *map, uint32_t idx, uint64_t time)
 	       time < body_unload(body_at(&map->bodies, idx));
 }
 
-static void il_give(struct codemap *map, struct codemap_body *b, uint32_t il)
+void il_give(struct codemap *map, uint32_t idx, uint32_t il)
 {
+	struct codemap_body *b = body_at(&map->bodies, idx);
+
+	if (b->il) {
+		strings_drop(&map->ils, il); /* announced again */
+		return;
+	}
 	b->il = il;
 	map->stats.il_maps++;
+	change_note(map, idx, CODEMAP_CHANGE_ALTERED);
 }
 
 /* The body that a map of that time belongs to: one without a map, or with the same. */
@@ -141,6 +148,21 @@ static uint32_t il_owner(const struct codemap *map, uint64_t method_id, uint64_t
 	return best;
 }
 
+int il_take(struct codemap *map, const struct codemap_il *entries, size_t n, uint32_t *ilp)
+{
+	int r = n > CAP_IL_ENTRIES ? -ENOSPC : il_encode(map, entries, n);
+
+	if (r == -ENOSPC) {
+		map->stats.invalid++;
+		return CODEMAP_E_INVALID;
+	}
+	if (r < 0)
+		return r;
+	r = strings_take(&map->ils, map->il_bytes.data, (uint32_t)map->il_bytes.len, ilp);
+	map->stats.full += r > 0;
+	return r;
+}
+
 int codemap_il_map(struct codemap *map, uint64_t method_id, uint64_t version, uint64_t time,
 		   const struct codemap_il *entries, size_t n)
 {
@@ -149,30 +171,17 @@ int codemap_il_map(struct codemap *map, uint64_t method_id, uint64_t version, ui
 
 	if (!n)
 		return 0;
-	if (n > CAP_IL_ENTRIES || method_id >= ADDRESS_END || version > VERSION_MAX) {
+	if (method_id >= ADDRESS_END || version > VERSION_MAX) {
 		map->stats.invalid++;
 		return CODEMAP_E_INVALID;
 	}
-	r = il_encode(map, entries, n);
-	if (r == -ENOSPC) {
-		map->stats.invalid++;
-		return CODEMAP_E_INVALID;
-	}
-	if (r < 0)
+	r = il_take(map, entries, n, &il);
+	if (r)
 		return r;
-	r = strings_take(&map->ils, map->il_bytes.data, (uint32_t)map->il_bytes.len, &il);
-	if (r) {
-		map->stats.full += r > 0;
-		return r;
-	}
+	time = map_time(map, time);
 	idx = il_owner(map, method_id, version, time, il);
 	if (idx) {
-		struct codemap_body *b = body_at(&map->bodies, idx);
-
-		if (b->il)
-			strings_drop(&map->ils, il); /* announced again */
-		else
-			il_give(map, b, il);
+		il_give(map, idx, il);
 		return 0;
 	}
 	r = wait_add(&map->maps, method_id, version, time, il, &dropped);
@@ -184,7 +193,7 @@ int codemap_il_map(struct codemap *map, uint64_t method_id, uint64_t version, ui
 
 void il_join(struct codemap *map, uint32_t idx)
 {
-	struct codemap_body *b = body_at(&map->bodies, idx);
+	const struct codemap_body *b = body_at(&map->bodies, idx);
 	uint32_t i, next;
 
 	if (b->cold)
@@ -197,10 +206,7 @@ void il_join(struct codemap *map, uint32_t idx)
 		if (w->sub != b->version || !lived_at(map, idx, w->time) || (b->il && b->il != il))
 			continue;
 		wait_remove(&map->maps, i);
-		if (b->il)
-			strings_drop(&map->ils, il);
-		else
-			il_give(map, b, il);
+		il_give(map, idx, il);
 	}
 }
 
@@ -210,33 +216,79 @@ bool codemap_has_il(const struct codemap *map, const struct codemap_body *body)
 	return body->il;
 }
 
+/* A stored map, read from the front. */
+struct il_reader {
+	const uint8_t *p;
+	uint32_t n, native;
+	int64_t il;
+};
+
+static void il_read(struct il_reader *r, const struct codemap *map, uint32_t il)
+{
+	uint32_t len;
+
+	*r = (struct il_reader){ .p = (const uint8_t *)strings_text(&map->ils, il, &len) };
+	r->n = (uint32_t)get_varint(&r->p);
+}
+
+static bool il_next(struct il_reader *r, struct codemap_il *entry)
+{
+	uint64_t code;
+
+	if (!r->n)
+		return false;
+	r->n--;
+	r->native += (uint32_t)get_varint(&r->p);
+	entry->native = r->native;
+	code = get_varint(&r->p);
+	if (code < N_SPECIAL) {
+		entry->il = IL_SPECIAL + (uint32_t)code;
+	} else {
+		code -= N_SPECIAL;
+		r->il += (int64_t)(code >> 1) ^ -(int64_t)(code & 1);
+		entry->il = (uint32_t)r->il;
+	}
+	return true;
+}
+
 int codemap_il_lookup(const struct codemap *map, const struct codemap_body *body, uint32_t native,
 		      uint32_t *ilp)
 {
-	uint32_t len, at = 0;
-	int64_t il = 0;
+	struct codemap_il entry;
+	struct il_reader r;
 	bool found = false;
-	const uint8_t *p;
-	uint64_t n;
 
 	if (!body->il || native >= body->size)
 		return CODEMAP_E_NONE;
-	p = (const uint8_t *)strings_text(&map->ils, body->il, &len);
-	for (n = get_varint(&p); n; n--) {
-		uint64_t code;
-
-		at += (uint32_t)get_varint(&p);
-		if (at > native)
-			break;
-		code = get_varint(&p);
-		if (code < N_SPECIAL) {
-			*ilp = IL_SPECIAL + (uint32_t)code;
-		} else {
-			code -= N_SPECIAL;
-			il += (int64_t)(code >> 1) ^ -(int64_t)(code & 1);
-			*ilp = (uint32_t)il;
-		}
+	il_read(&r, map, body->il);
+	while (il_next(&r, &entry) && entry.native <= native) {
+		*ilp = entry.il;
 		found = true;
 	}
 	return found ? 0 : CODEMAP_E_NONE;
+}
+
+int codemap_il_entries(struct codemap *map, const struct codemap_body *body,
+		       const struct codemap_il **entriesp, size_t *np)
+{
+	struct il_reader r;
+	uint32_t i;
+
+	if (!body->il)
+		return CODEMAP_E_NONE;
+	il_read(&r, map, body->il);
+	if (map->il_entries_size < r.n) {
+		struct codemap_il *p =
+			mem_realloc(&map->scratch_total, map->il_entries, r.n * sizeof(*p));
+
+		if (!p)
+			return -ENOMEM;
+		map->il_entries = p;
+		map->il_entries_size = r.n;
+	}
+	*np = r.n;
+	for (i = 0; il_next(&r, &map->il_entries[i]); i++)
+		;
+	*entriesp = map->il_entries;
+	return 0;
 }

@@ -72,6 +72,7 @@ static void body_drop(struct codemap *map, uint32_t idx)
 	}
 	module_unref(map, b->module);
 	bodies_free(&map->bodies, idx);
+	change_note(map, idx, CODEMAP_CHANGE_FORGOTTEN);
 }
 
 void body_expire(struct codemap *map, uint32_t idx)
@@ -109,8 +110,10 @@ static bool body_retire(struct codemap *map, uint32_t idx, uint64_t time, enum b
 		chains_remove(&map->methods, map, map_method_link, idx);
 		b->chained = 0;
 	}
-	if (past_add(map, idx) == 0)
+	if (past_add(map, idx) == 0) {
+		change_note(map, idx, CODEMAP_CHANGE_ENDED);
 		return true;
+	}
 	body_expire(map, idx);
 	return false;
 }
@@ -160,6 +163,16 @@ static uint64_t loss_between(const struct codemap *map, uint64_t from, uint64_t 
 
 /* -- Open pasts --------------------------------------------------------------------------- */
 
+void life_set_begin(struct codemap *map, uint32_t idx, uint64_t time, bool seen, uint64_t bound)
+{
+	const struct codemap_body *b = body_at(&map->bodies, idx);
+
+	body_set_load(&map->bodies, idx, time, seen, bound);
+	if (b->end != END_NONE)
+		past_set_end(map, idx, b->unload);
+	change_note(map, idx, CODEMAP_CHANGE_ALTERED);
+}
+
 /* How far back a body reaches that was first seen in a rundown. */
 static uint64_t bound_known(const struct codemap *map, uint32_t idx)
 {
@@ -192,7 +205,7 @@ static void bound_set(struct codemap *map, uint32_t idx)
 	const struct codemap_body *b = body_at(&map->bodies, idx);
 	uint64_t bound = MAX(bound_known(map, idx), MIN(map->horizon, b->load));
 
-	body_set_load(&map->bodies, idx, b->load, true, bound);
+	life_set_begin(map, idx, b->load, true, bound);
 }
 
 static void bound_refresh(struct codemap *map, uint32_t idx)
@@ -202,7 +215,7 @@ static void bound_refresh(struct codemap *map, uint32_t idx)
 	uint64_t bound = MAX(bound_known(map, idx), MIN(map->horizon, old));
 
 	if (bound != old)
-		body_set_load(&map->bodies, idx, b->load, true, bound);
+		life_set_begin(map, idx, b->load, true, bound);
 }
 
 /* Something ended there at that time, so it was not this body before. */
@@ -211,7 +224,7 @@ void bound_raise(struct codemap *map, uint32_t idx, uint64_t time)
 	const struct codemap_body *b = body_at(&map->bodies, idx);
 
 	if (b->open_past && time <= b->load && time > body_begin(&map->bodies, idx))
-		body_set_load(&map->bodies, idx, b->load, true, time);
+		life_set_begin(map, idx, b->load, true, time);
 }
 
 /* The gathered bodies that were seen after time and are open towards it. */
@@ -256,8 +269,8 @@ static bool is_named(const struct codemap_body *b)
 	return b->ns || b->name;
 }
 
-static bool is_same(const struct codemap *map, const struct codemap_body *b,
-		    const struct codemap_load *load)
+bool life_is(const struct codemap *map, const struct codemap_body *b,
+	     const struct codemap_load *load)
 {
 	if (b->start != load->start || b->size != load->size || b->method_id != load->method_id ||
 	    b->version != load->version)
@@ -324,12 +337,13 @@ static int life_merge(struct codemap *map, uint32_t idx, const struct codemap_lo
 		strings_drop(&map->names, b->sig);
 		body_name(b, id);
 		map->generation++;
+		change_note(map, idx, CODEMAP_CHANGE_ALTERED);
 	}
 	if (b->open_past && load->time < b->load) {
 		again_note(map, idx, b->load, true);
-		body_set_load(&map->bodies, idx, load->time, seen, body_begin(&map->bodies, idx));
+		life_set_begin(map, idx, load->time, seen, body_begin(&map->bodies, idx));
 	} else if (b->open_past && load->time == b->load && !seen) {
-		body_set_load(&map->bodies, idx, load->time, false, 0);
+		life_set_begin(map, idx, load->time, false, 0);
 	} else if (load->time > b->load) {
 		again_note(map, idx, load->time, seen);
 	}
@@ -373,7 +387,7 @@ static void life_begin_earlier(struct codemap *map, uint32_t idx, uint64_t time,
 	const struct codemap_body *b = body_at(&map->bodies, idx);
 
 	again_note(map, idx, b->load, b->open_past);
-	body_set_load(&map->bodies, idx, time, seen, seen ? time : 0);
+	life_set_begin(map, idx, time, seen, time);
 	life_settle_in(map, idx, time, seen);
 	map->stats.merged++;
 }
@@ -391,17 +405,8 @@ void method_chain(struct codemap *map, uint32_t idx)
 	b->chained = 1;
 }
 
-struct life {
-	uint64_t end; /* UINT64_MAX: alive */
-	enum body_end how;
-};
-
-/*
- * A new record, in its place among the living or the past. Nothing else has changed yet. module: 0
- * if it is not known yet.
- */
-static int body_make(struct codemap *map, const struct codemap_load *load, const struct life *life,
-		     uint32_t module, bool seen, uint32_t *idxp)
+int body_make(struct codemap *map, const struct codemap_load *load, const struct life *life,
+	      uint32_t module, bool seen, uint32_t *idxp)
 {
 	uint64_t stop = load->start + load->size;
 	bool alive = life->how == END_NONE;
@@ -437,12 +442,12 @@ static int body_make(struct codemap *map, const struct codemap_load *load, const
 	b->end = life->how & 3;
 	b->module = module & 0x3ffff;
 	body_name(b, id);
-	if (seen) {
-		/* how far back is for life_settle_in() to say */
+	if (seen && alive) {
+		/* how far back is for the caller to say */
 		b->load = load->time;
 		b->open_past = 1;
 	} else {
-		body_set_load(&map->bodies, idx, load->time, false, 0);
+		body_set_load(&map->bodies, idx, load->time, seen, life->bound);
 	}
 	if (alive) {
 		r = index_reserve(&map->live, load->start, stop);
@@ -460,6 +465,7 @@ static int body_make(struct codemap *map, const struct codemap_load *load, const
 	module_ref(map, module);
 	if (!map->opts.no_il_maps && (alive || !(b->flags & BODY_FLAG_DYN)))
 		method_chain(map, idx);
+	change_note(map, idx, CODEMAP_CHANGE_ADDED);
 	*idxp = idx;
 	return 0;
 
@@ -488,11 +494,18 @@ static uint32_t unload_waiting(const struct codemap *map, const struct codemap_l
 	return best;
 }
 
-int life_announce(struct codemap *map, const struct codemap_load *load, bool seen, uint32_t *idxp)
+/* Announced, and replaced at the same moment. */
+static bool is_momentary(const struct codemap_body *b)
+{
+	return b->end != END_NONE && b->unload == b->load;
+}
+
+int life_announce(struct codemap *map, const struct codemap_load *load, bool seen, uint32_t module,
+		  uint32_t *idxp)
 {
 	uint64_t t = load->time, next_time = UINT64_MAX;
-	struct life life = { .end = UINT64_MAX, .how = END_NONE };
-	uint32_t i, next = 0, unload, module;
+	struct life life = { .end = UINT64_MAX, .how = END_NONE, .bound = t };
+	uint32_t i, next = 0, unload;
 	int r;
 
 	r = lives_gather(map, load->start, load->start + load->size, t);
@@ -504,30 +517,34 @@ int life_announce(struct codemap *map, const struct codemap_load *load, bool see
 		uint32_t idx = map->touched.v[i];
 		const struct codemap_body *b = body_at(&map->bodies, idx);
 
-		if (body_begin(&map->bodies, idx) <= t && is_same(map, b, load)) {
+		if (body_begin(&map->bodies, idx) <= t && life_is(map, b, load)) {
 			*idxp = idx;
 			return life_merge(map, idx, load, seen);
 		}
-		if (b->load > t && b->load < next_time) {
+		/* of one moment, those that were replaced at once came first */
+		if (b->load > t &&
+		    (b->load < next_time || (b->load == next_time && is_momentary(b)))) {
 			next = idx;
 			next_time = b->load;
 		}
 		/* the unload that ended it so far came after this load of the same method there */
 		if (b->load <= t && b->end == END_UNLOADED && b->start == load->start &&
 		    b->method_id == load->method_id)
-			life = (struct life){ b->unload, END_UNLOADED };
+			life.end = b->unload, life.how = END_UNLOADED;
 	}
 
 	unload = unload_waiting(map, load);
 	if (unload && wait_at(&map->unloads, unload)->time < life.end)
-		life = (struct life){ wait_at(&map->unloads, unload)->time, END_UNLOADED };
-	module = module_find(map, load->module_id, t);
-	if (module && map->modules.v[module].unload < life.end)
-		life = (struct life){ map->modules.v[module].unload, END_IMPLIED };
+		life.end = wait_at(&map->unloads, unload)->time, life.how = END_UNLOADED;
+	if (!module) {
+		module = module_find(map, load->module_id, t);
+		if (module && map->modules.v[module].unload < life.end)
+			life.end = map->modules.v[module].unload, life.how = END_IMPLIED;
+	}
 	if (next_time < life.end) {
 		const struct codemap_body *b = body_at(&map->bodies, next);
 
-		if (is_same(map, b, load)) {
+		if (life_is(map, b, load)) {
 			*idxp = next;
 			life_begin_earlier(map, next, t, seen);
 			il_join(map, next);
@@ -580,17 +597,15 @@ static void announce_again(struct codemap *map, uint32_t idx, uint64_t time, boo
 		.token = b->token,
 		.flags = b->flags | (b->cold ? BODY_FLAG_COLD : 0),
 	};
-	uint32_t again;
+	uint32_t module = map->modules.v[b->module].restored ? b->module : 0, again;
 
 	load.ns = strings_text(&map->names, b->ns, &load.ns_len);
 	load.name = strings_text(&map->names, b->name, &load.name_len);
 	load.sig = strings_text(&map->names, b->sig, &load.sig_len);
 	/* without memory this life stays unknown, as if lost */
-	if (life_announce(map, &load, seen, &again) == 0 && b->il &&
-	    !body_at(&map->bodies, again)->il) {
+	if (life_announce(map, &load, seen, module, &again) == 0 && b->il) {
 		strings_share(&map->ils, b->il);
-		body_at(&map->bodies, again)->il = b->il;
-		map->stats.il_maps++;
+		il_give(map, again, b->il);
 	}
 }
 

@@ -159,11 +159,15 @@ int codemap_each(const struct codemap *map, codemap_body_fn fn, void *data)
 static uint64_t life_begin(const struct codemap *map, const struct codemap_body *b)
 {
 	struct past_hint hint = { 0 };
+	uint64_t time = b->load;
 	uint32_t idx;
 
 	if (!b->open_past)
 		return b->load;
-	idx = map_find(map, b->start, b->load, &hint);
+	/* replaced at the moment of its record: alive before that, if ever */
+	if (b->end != END_NONE && b->unload == time && time)
+		time--;
+	idx = map_find(map, b->start, time, &hint);
 	return idx && body_at(&map->bodies, idx) == b ? body_begin(&map->bodies, idx) : b->load;
 }
 
@@ -196,11 +200,9 @@ void codemap_body_life(const struct codemap *map, const struct codemap_body *bod
 		.token = body->token,
 		.flags = body_flags(body),
 	};
-	info->freeable =
-		body->open_past &&
-		((body->flags & BODY_FLAG_DYNAMIC) ||
-		 (body->module &&
-		  modules_is_collectible(&map->modules, map->modules.v[body->module].assembly_id)));
+	info->freeable = body->open_past &&
+			 ((body->flags & BODY_FLAG_DYNAMIC) ||
+			  (body->module && module_is_freeable(&map->modules, body->module)));
 }
 
 void codemap_body_info(const struct codemap *map, const struct codemap_body *body,
@@ -231,7 +233,8 @@ void codemap_get_stats(const struct codemap *map, struct codemap_stats *stats)
 	stats->bytes = sizeof(*map) + map->bodies.total + map->live.total + map->live.pool.total +
 		       map->past.total + map->names.total + map->modules.total +
 		       map->methods_total + map->unloads.total + map->maps.total +
-		       map->again.total + map->touched.total + map->late.total + map->scratch_total;
+		       map->again.total + map->touched.total + map->late.total +
+		       map->scratch_total + map->changes.total + map->changes.modules.total;
 	stats->name_bytes = map->names.text;
 	stats->il_bytes = map->ils.total;
 }

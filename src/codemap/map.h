@@ -14,6 +14,7 @@
  *   strings.c  interned text (names, encoded IL maps)
  *   waiting.c  events that came before what they belong to
  *   modules.c  module incarnations
+ *   changes.c  what changed, and a map put together again from what was told of another
  *   ilmap.c    IL maps
  *   mapfile.c  the perf map text form
  *
@@ -158,7 +159,7 @@ struct codemap_body {
 	uint64_t method_id : 48, version : 16;
 	/*
 	 * The event time of the first announcement. With open_past that was a rundown record:
-	 * the body was alive before, since the bound kept by bodies.c (0 unless set).
+	 * the body was alive before, since the bound kept by bodies.c.
 	 */
 	uint64_t load;
 	union {
@@ -183,7 +184,7 @@ _Static_assert(CAP_BODIES < 1u << BODY_INDEX_BITS, "the index of a body is 23 bi
 #define CHUNK_BODIES (1u << CHUNK_SHIFT)
 
 struct chunk {
-	uint64_t *bounds; /* of open pasts; NULL while all are 0 */
+	uint64_t *bounds; /* of open pasts; NULL while all are the program's beginning */
 	void *mem;
 	uint32_t prev, next; /* chunks with free slots, + 1; next also: unused chunks */
 	uint16_t free;       /* first free slot, + 1 */
@@ -206,6 +207,7 @@ struct bodies {
 	uint32_t unused;                /* chunk numbers without memory, + 1 */
 	uint32_t count;
 	size_t total;
+	uint64_t begin; /* of the program: nothing is earlier */
 };
 
 void bodies_deinit(struct bodies *bs);
@@ -231,10 +233,15 @@ static inline uint64_t body_unload(const struct codemap_body *b)
 	return b->end == END_NONE ? UINT64_MAX : b->unload;
 }
 
-/* Sets when the body was announced; bound counts only with seen (an open past). */
+/*
+ * Sets when the body was announced; bound counts only with seen (an open past), and is not before
+ * the program.
+ */
 void body_set_load(struct bodies *bs, uint32_t idx, uint64_t time, bool seen, uint64_t bound);
 /* The earliest time for which the body is an answer. */
 uint64_t body_begin(const struct bodies *bs, uint32_t idx);
+/* Is there a body of that index? Any number will do. */
+bool bodies_has(const struct bodies *bs, uint32_t idx);
 
 /* -- Live bodies by address ------------------------------------------------------------- */
 
@@ -343,7 +350,7 @@ int past_add(struct codemap *map, uint32_t idx);
 /* Takes the oldest body out of the past; 0 when there is none. Its record is the caller's. */
 uint32_t past_oldest(const struct codemap *map);
 uint32_t past_take_oldest(struct codemap *map);
-/* Moves the end of a retired body. */
+/* Moves the end of a retired body; also to be called, with the same end, when its begin moved. */
 void past_set_end(struct codemap *map, uint32_t idx, uint64_t time);
 uint32_t past_find(const struct codemap *map, const struct past *past, uint64_t addr, uint64_t time,
 		   struct past_hint *hint);
@@ -355,6 +362,9 @@ uint32_t past_last_at(const struct codemap *map, uint64_t start, uint64_t time);
  */
 int past_gather(const struct codemap *map, uint64_t start, uint64_t stop, uint64_t time,
 		struct list *out);
+/* Does a retired body that touches the range live at any time in [from, to)? */
+bool past_meets(const struct codemap *map, uint64_t start, uint64_t stop, uint64_t from,
+		uint64_t to);
 /* When the last body that touches the range ended, at or before time; 0 if none. */
 uint64_t past_last_end(const struct codemap *map, uint64_t start, uint64_t stop, uint64_t time);
 /* Calls fn for retired bodies, newest first, until it returns false. */
@@ -401,6 +411,9 @@ struct module {
 	uint32_t live; /* first of its live bodies */
 	uint32_t next;
 	bool used, chained, queued;
+	bool restored; /* by codemap_restore(): found by path, not by time */
+	bool freeable; /* of those: its bodies with an open past are */
+	bool altered;  /* what its bodies show has changed since changes were taken */
 };
 
 #define MODULE_GONE_MAX 256u
@@ -410,7 +423,7 @@ struct modules {
 	uint32_t n, size;
 	uint32_t free;
 	uint32_t count;
-	struct chains chains;
+	struct chains chains, restored;
 	/* Unloaded, and perhaps without bodies: kept a while for late loads. */
 	uint32_t gone[MODULE_GONE_MAX];
 	uint32_t gone_head, gone_n;
@@ -424,11 +437,15 @@ struct modules {
 };
 
 bool modules_is_collectible(const struct modules *ms, uint64_t assembly_id);
+/* Can its code be freed? */
+bool module_is_freeable(const struct modules *ms, uint32_t m);
 void modules_init(struct modules *ms);
 void modules_deinit(struct modules *ms);
 /* The incarnation at that time, made if unknown; 0: *errorp says why. */
 uint32_t module_get(struct codemap *map, uint64_t id, uint64_t time, int *errorp);
 uint32_t module_find(const struct codemap *map, uint64_t id, uint64_t time);
+/* The record of what was restored with that id and path; made if unknown. */
+uint32_t module_restored(struct codemap *map, const struct codemap_info *info, int *errorp);
 /* The last unload of that id at or before time, or 0. */
 uint64_t module_last_unload(const struct codemap *map, uint64_t id, uint64_t time);
 /* Ends an incarnation. Bodies of it that come later than time move to a new one. */
@@ -437,6 +454,24 @@ void module_ref(struct codemap *map, uint32_t m);
 void module_unref(struct codemap *map, uint32_t m);
 void module_link(struct codemap *map, uint32_t idx);
 void module_unlink(struct codemap *map, uint32_t idx);
+
+/* -- Changes ---------------------------------------------------------------------------- */
+
+struct changes {
+	uint32_t *notes; /* by slot: what happened, and the slot noted next */
+	uint32_t size, first, last;
+	struct list modules; /* altered ones: their bodies are noted when changes are taken */
+	size_t total;
+	bool on;
+	bool lost;        /* notes, for want of memory */
+	bool collectible; /* an assembly became it */
+};
+
+void changes_deinit(struct codemap *map);
+/* For a map that is tracked; see change_note(). */
+void change_add(struct codemap *map, uint32_t idx, unsigned int what);
+/* All bodies of a module show something else. */
+void change_module(struct codemap *map, uint32_t m);
 
 /* -- The map ---------------------------------------------------------------------------- */
 
@@ -471,10 +506,33 @@ struct codemap {
 	bool incomplete;
 	struct codemap_options opts;
 	struct codemap_stats stats;
+	struct changes changes;
+	struct codemap_il *il_entries; /* scratch, handed out by codemap_il_entries() */
+	uint32_t il_entries_size;
 };
+
+/* Notes what happened to a body. To be called for every change that an outsider can see. */
+static inline void change_note(struct codemap *map, uint32_t idx, unsigned int what)
+{
+	if (unlikely(map->changes.on))
+		change_add(map, idx, what);
+}
+
+/* Events from before the program count as of its beginning. */
+static inline uint64_t map_time(const struct codemap *map, uint64_t time)
+{
+	return MAX(time, map->bodies.begin);
+}
+
+/* Can there be such a body? If so, *load is fitted to the map's limits, in *cut if need be. */
+bool load_check(const struct codemap *map, const struct codemap_load **load,
+		struct codemap_load *cut);
 
 /* The body that was at an address at a time, or 0. */
 uint32_t map_find(const struct codemap *map, uint64_t addr, uint64_t time, struct past_hint *hint);
+/* A valid unload. */
+void map_unload(struct codemap *map, uint64_t method_id, uint64_t start, uint64_t time);
+
 /* -- Lives (life.c) --------------------------------------------------------------------- */
 
 /* Forgets a retired body that is out of the past already. */
@@ -491,8 +549,30 @@ int lives_gather(struct codemap *map, uint64_t start, uint64_t stop, uint64_t ti
 void bounds_refresh(struct codemap *map, uint64_t time);
 /* The same for all that overlap a retired body. */
 void bounds_refresh_around(struct codemap *map, uint32_t idx, uint64_t time);
-/* A valid load or rundown record. Returns 0, -ENOMEM or a code. */
-int life_announce(struct codemap *map, const struct codemap_load *load, bool seen, uint32_t *idxp);
+/* Is it of this body that the record speaks? */
+bool life_is(const struct codemap *map, const struct codemap_body *b,
+	     const struct codemap_load *load);
+/* Sets when a body was announced and, with an open past, since when it is known. */
+void life_set_begin(struct codemap *map, uint32_t idx, uint64_t time, bool seen, uint64_t bound);
+
+struct life {
+	uint64_t end; /* UINT64_MAX: alive */
+	enum body_end how;
+	uint64_t bound; /* of an open past that has ended */
+};
+
+/*
+ * A new record, in its place among the living or the past, where it must not meet others. Nothing
+ * else changes. module: 0 if it is not known yet. seen: alive, it has no bound yet.
+ */
+int body_make(struct codemap *map, const struct codemap_load *load, const struct life *life,
+	      uint32_t module, bool seen, uint32_t *idxp);
+/*
+ * A valid load or rundown record. module: its restored one, or 0: known by id and time. Returns
+ * 0, -ENOMEM or a code.
+ */
+int life_announce(struct codemap *map, const struct codemap_load *load, bool seen, uint32_t module,
+		  uint32_t *idxp);
 /* To be called after every change: begins lives anew that were cut too short. */
 void lives_settle(struct codemap *map);
 /* Makes a body known by (method, version), unless too many are; needs chains_reserve(). */
@@ -501,3 +581,7 @@ uint32_t *map_method_link(void *owner, uint32_t idx, uint64_t *hashp);
 uint64_t map_method_hash(const struct codemap *map, uint64_t method_id, uint64_t version);
 /* Gives an IL map that waits to a body that has just come. */
 void il_join(struct codemap *map, uint32_t idx);
+/* The stored form of an IL map, one reference taken. Returns 0, -ENOMEM or a code: counted. */
+int il_take(struct codemap *map, const struct codemap_il *entries, size_t n, uint32_t *ilp);
+/* Gives it to a body, or drops it if that has one. The reference is the callee's. */
+void il_give(struct codemap *map, uint32_t idx, uint32_t il);

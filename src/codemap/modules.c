@@ -10,6 +10,10 @@
  * A record keeps a list of its live bodies (an unload costs as much as the module has) and a
  * count of all that refer to it. An unloaded record without bodies stays for a while,
  * for loads that were overtaken by the unload.
+ *
+ * Bodies that are restored know their module's id and path but not when it was unloaded: for
+ * them there is one record an id and path, found by these, invisible to events, and gone with
+ * its last body.
  */
 #include "codemap/map.h"
 
@@ -27,6 +31,19 @@ static uint32_t *module_chain_link(void *owner, uint32_t m, uint64_t *hashp)
 	return &ms->v[m].next;
 }
 
+static uint64_t restored_hash(const struct modules *ms, uint64_t id, uint32_t path, bool freeable)
+{
+	return hash_u64(hash_u64(ms->seed, id), (uint64_t)path << 1 | freeable);
+}
+
+static uint32_t *restored_chain_link(void *owner, uint32_t m, uint64_t *hashp)
+{
+	struct modules *ms = owner;
+
+	*hashp = restored_hash(ms, ms->v[m].id, ms->v[m].path, ms->v[m].freeable);
+	return &ms->v[m].next;
+}
+
 void modules_init(struct modules *ms)
 {
 	*ms = (struct modules){ .seed = hash_seed() };
@@ -37,6 +54,7 @@ void modules_deinit(struct modules *ms)
 	mem_free(&ms->total, ms->v);
 	mem_free(&ms->total, ms->collectible);
 	mem_free(&ms->total, ms->chains.heads);
+	mem_free(&ms->total, ms->restored.heads);
 	*ms = (struct modules){ 0 };
 }
 
@@ -63,6 +81,11 @@ bool modules_is_collectible(const struct modules *ms, uint64_t assembly_id)
 	return i < ms->n_collectible && ms->collectible[i] == assembly_id;
 }
 
+bool module_is_freeable(const struct modules *ms, uint32_t m)
+{
+	return ms->v[m].freeable || modules_is_collectible(ms, ms->v[m].assembly_id);
+}
+
 int codemap_collectible(struct codemap *map, uint64_t assembly_id)
 {
 	struct modules *ms = &map->modules;
@@ -85,6 +108,7 @@ int codemap_collectible(struct codemap *map, uint64_t assembly_id)
 		(ms->n_collectible - i) * sizeof(*ms->collectible));
 	ms->collectible[i] = assembly_id;
 	ms->n_collectible++;
+	map->changes.collectible = map->changes.on;
 	return 0;
 }
 
@@ -94,6 +118,8 @@ static void module_free(struct codemap *map, uint32_t m)
 
 	if (ms->v[m].chained)
 		chains_remove(&ms->chains, ms, module_chain_link, m);
+	if (ms->v[m].restored)
+		chains_remove(&ms->restored, ms, restored_chain_link, m);
 	strings_drop(&map->names, ms->v[m].path);
 	ms->v[m] = (struct module){ .next = ms->free };
 	ms->free = m;
@@ -144,17 +170,18 @@ static void module_chain(struct modules *ms, uint32_t m)
 	ms->chains.count++;
 }
 
-static uint32_t module_new(struct codemap *map, uint64_t id, uint64_t unload, int *errorp)
+/* A record for one of the chains, in which there is room for it then; or 0. */
+static uint32_t module_alloc(struct modules *ms, struct chains *chains, chains_link_fn *link,
+			     int *errorp)
 {
-	struct modules *ms = &map->modules;
-	uint32_t m, i, n = 0;
+	uint32_t m;
 
 	*errorp = -ENOMEM;
 	if (ms->count >= CAP_MODULES - 1) {
 		*errorp = CODEMAP_E_FULL;
 		return 0;
 	}
-	if (chains_reserve(&ms->chains, &ms->total, ms, module_chain_link) < 0)
+	if (chains_reserve(chains, &ms->total, ms, link) < 0)
 		return 0;
 	if (!ms->free && ms->n == ms->size) {
 		uint32_t size = ms->size + ms->size / 2 + 16;
@@ -172,9 +199,19 @@ static uint32_t module_new(struct codemap *map, uint64_t id, uint64_t unload, in
 		ms->free = ms->v[m].next;
 	else
 		m = ms->n++;
-	ms->v[m] = (struct module){ .id = id, .unload = unload, .used = true, .chained = true };
 	ms->count++;
+	*errorp = 0;
+	return m;
+}
 
+static uint32_t module_new(struct codemap *map, uint64_t id, uint64_t unload, int *errorp)
+{
+	struct modules *ms = &map->modules;
+	uint32_t m = module_alloc(ms, &ms->chains, module_chain_link, errorp), i, n = 0;
+
+	if (!m)
+		return 0;
+	ms->v[m] = (struct module){ .id = id, .unload = unload, .used = true, .chained = true };
 	module_chain(ms, m);
 	for (i = chains_first(&ms->chains, hash_u64(ms->seed, id)); i; i = ms->v[i].next) {
 		if (ms->v[i].id != id || ++n <= CHAINED_MAX || i == m)
@@ -183,7 +220,40 @@ static uint32_t module_new(struct codemap *map, uint64_t id, uint64_t unload, in
 		ms->v[i].chained = false;
 		break;
 	}
-	*errorp = 0;
+	return m;
+}
+
+uint32_t module_restored(struct codemap *map, const struct codemap_info *info, int *errorp)
+{
+	bool freeable = info->freeable && !(info->flags & BODY_FLAG_DYNAMIC);
+	struct modules *ms = &map->modules;
+	uint32_t m, path;
+
+	*errorp = strings_take(&map->names, info->module_path,
+			       MIN(info->module_path_len, CAP_NAME_LENGTH), &path);
+	if (*errorp)
+		return 0;
+	m = chains_first(&ms->restored, restored_hash(ms, info->module_id, path, freeable));
+	while (m && (ms->v[m].id != info->module_id || ms->v[m].path != path ||
+		     ms->v[m].freeable != freeable))
+		m = ms->v[m].next;
+	if (m) {
+		strings_drop(&map->names, path);
+		return m;
+	}
+	m = module_alloc(ms, &ms->restored, restored_chain_link, errorp);
+	if (!m) {
+		strings_drop(&map->names, path);
+		return 0;
+	}
+	ms->v[m] = (struct module){
+		.id = info->module_id,
+		.path = path,
+		.used = true,
+		.restored = true,
+		.freeable = freeable,
+	};
+	chains_add(&ms->restored, ms, restored_chain_link, m);
 	return m;
 }
 
@@ -228,7 +298,8 @@ void module_ref(struct codemap *map, uint32_t m)
 	if (!m)
 		return;
 	map->modules.v[m].refs++;
-	map->modules.last = m;
+	if (!map->modules.v[m].restored)
+		map->modules.last = m;
 }
 
 void module_unref(struct codemap *map, uint32_t m)
@@ -296,6 +367,8 @@ static int module_split(struct codemap *map, uint32_t m, uint64_t time)
 		map->modules.v[m].refs--;
 		module_link(map, idx);
 	}
+	if (later && map->modules.v[m].altered)
+		change_module(map, later);
 	return 0;
 }
 

@@ -8,7 +8,8 @@
  * over the segment that is implicit in the bits). Two facts make that enough:
  *
  *  - all bodies with the same middle contain that address, so their lives are disjoint:
- *    one sorted array, and a binary search by time;
+ *    one sorted array, and a binary search by time. A life of no length (its body was replaced at
+ *    the moment of its load) stands behind the one that ended at that moment;
  *  - a body that contains address a has as its middle a with its low k bits cleared and
  *    bit k set, for some k, or the segment's start: 17 candidates to look under.
  *
@@ -203,6 +204,30 @@ static uint32_t node_ended(const struct codemap *map, const struct node *node, u
 	return low;
 }
 
+static bool is_empty(const struct codemap *map, uint32_t idx, uint64_t end)
+{
+	return body_begin(&map->bodies, idx) >= end;
+}
+
+/* Where a life of that end belongs: behind all that ended before, and those of no length last. */
+static uint32_t node_place(const struct codemap *map, const struct node *node, uint64_t end,
+			   bool empty)
+{
+	const uint32_t *v = node_bodies(node);
+	uint32_t low = 0, high = node_count(node);
+
+	while (low < high) {
+		uint32_t mid = low + (high - low) / 2;
+		uint64_t other = body_at(&map->bodies, v[mid])->unload;
+
+		if (other < end || (other == end && (empty || !is_empty(map, v[mid], end))))
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low;
+}
+
 /* Room for one more in the node's line, which is made if there is none yet. */
 static int node_reserve(struct codemap *map, struct node *node)
 {
@@ -231,7 +256,8 @@ static int node_reserve(struct codemap *map, struct node *node)
 /* A node holds its only body itself, else in a line; so a removal never needs memory. */
 static int node_insert(struct codemap *map, struct node *node, uint32_t idx)
 {
-	uint32_t at = node_ended(map, node, body_at(&map->bodies, idx)->unload), *v;
+	uint64_t end = body_at(&map->bodies, idx)->unload;
+	uint32_t at = node_place(map, node, end, is_empty(map, idx, end)), *v;
 
 	if (node_reserve(map, node) < 0)
 		return -ENOMEM;
@@ -461,6 +487,7 @@ uint32_t past_take_oldest(struct codemap *map)
 void past_set_end(struct codemap *map, uint32_t idx, uint64_t time)
 {
 	struct codemap_body *b = body_at(&map->bodies, idx);
+	bool empty = is_empty(map, idx, time);
 	struct piece piece;
 	uint64_t old = b->unload;
 
@@ -476,14 +503,16 @@ void past_set_end(struct codemap *map, uint32_t idx, uint64_t time)
 		v = node->line->v + node->line->head;
 		b->unload = old;
 		from = node_where(map, node, idx);
-		to = node_ended(map, node, time);
-		if (to > from)
-			to--; /* itself */
-		memmove(v + MIN(from, to) + (to < from), v + MIN(from, to) + (to > from),
-			(size_t)(MAX(from, to) - MIN(from, to)) * sizeof(*v));
+		node->line->n--;
+		memmove(v + from, v + from + 1, (node->line->n - from) * sizeof(*v));
+		to = node_place(map, node, time, empty);
+		memmove(v + to + 1, v + to, (node->line->n - to) * sizeof(*v));
+		node->line->n++;
 		v[to] = idx;
 	}
 	b->unload = time;
+	if (time != old)
+		change_note(map, idx, time < old ? CODEMAP_CHANGE_ENDED : CODEMAP_CHANGE_ALTERED);
 	map->past.newest_end = MAX(map->past.newest_end, time);
 }
 
@@ -506,6 +535,26 @@ static const struct past *past_of(const struct codemap *map, uint64_t key)
 	return seg ? seg->past : NULL;
 }
 
+/*
+ * Does one of the lives from v[i] on, in steps of d, that end when that one does cover the address?
+ * They are of no length but one, and in no order.
+ */
+static bool any_covers(const struct codemap *map, const uint32_t *v, uint32_t i, uint32_t n, int d,
+		       uint64_t addr)
+{
+	uint64_t end = body_at(&map->bodies, v[i])->unload;
+
+	for (n = MIN(n, SCAN_MAX); n; n--, i += (uint32_t)d) {
+		const struct codemap_body *b = body_at(&map->bodies, v[i]);
+
+		if (b->unload != end)
+			return false;
+		if (covers(b, addr))
+			return true;
+	}
+	return false;
+}
+
 uint32_t past_find(const struct codemap *map, const struct past *p, uint64_t addr, uint64_t time,
 		   struct past_hint *hint)
 {
@@ -514,7 +563,7 @@ uint32_t past_find(const struct codemap *map, const struct past *p, uint64_t add
 	for (level = 0; level < LEVELS; level++) {
 		const struct node *node;
 		const uint32_t *v;
-		uint32_t at;
+		uint32_t at, n;
 
 		if (!(p->levels & 1u << level))
 			continue;
@@ -522,14 +571,13 @@ uint32_t past_find(const struct codemap *map, const struct past *p, uint64_t add
 		if (!node || off < node->first || off > node->last)
 			continue;
 		v = node_bodies(node);
+		n = node_count(node);
 		at = node_ended(map, node, time);
-		if (at < node_count(node) && covers(body_at(&map->bodies, v[at]), addr)) {
-			if (body_begin(&map->bodies, v[at]) <= time)
-				return v[at];
-			hint->after = true;
-		}
-		if (at && covers(body_at(&map->bodies, v[at - 1]), addr))
-			hint->before = true;
+		if (at < n && covers(body_at(&map->bodies, v[at]), addr) &&
+		    body_begin(&map->bodies, v[at]) <= time)
+			return v[at];
+		hint->after |= at < n && any_covers(map, v, at, n - at, 1, addr);
+		hint->before |= at && any_covers(map, v, at - 1, at, -1, addr);
 	}
 	return 0;
 }
@@ -646,6 +694,39 @@ int past_gather(const struct codemap *map, uint64_t start, uint64_t stop, uint64
 			return r;
 	}
 	return 0;
+}
+
+struct meet {
+	uint64_t start, stop, from, to;
+};
+
+static int meet_node(const struct codemap *map, const struct node *node, void *arg)
+{
+	const struct meet *m = arg;
+	const uint32_t *v = node_bodies(node);
+	uint32_t n = node_count(node), i;
+
+	for (i = node_ended(map, node, m->from); i < n && body_begin(&map->bodies, v[i]) < m->to;
+	     i++)
+		if (touches(body_at(&map->bodies, v[i]), m->start, m->stop))
+			return 1;
+	return 0;
+}
+
+bool past_meets(const struct codemap *map, uint64_t start, uint64_t stop, uint64_t from,
+		uint64_t to)
+{
+	struct meet m = { start, stop, from, to };
+	struct piece piece;
+
+	for_each_piece(&piece, start, stop)
+	{
+		const struct past *p = past_of(map, piece.key);
+
+		if (p && from < p->newest_end && nodes_touching(map, p, &piece, meet_node, &m))
+			return true;
+	}
+	return false;
 }
 
 struct last_end {

@@ -26,6 +26,7 @@
 #include <sys/sysmacros.h>
 
 #include "base/caps.h"
+#include "base/clock.h"
 #include "base/hash.h"
 
 bool proc_ns_id(int dir_fd, const char *name, dev_t *devp, ino_t *inop)
@@ -218,6 +219,18 @@ bool proc_alive(const struct proc *p)
 		r = poll(&poll_fd, 1, 0);
 	} while (r < 0 && errno == EINTR);
 	return r == 0;
+}
+
+uint64_t proc_start_ns(const struct proc *p)
+{
+	uint64_t hz = (uint64_t)sysconf(_SC_CLK_TCK);
+	struct timespec boot;
+	uint64_t start = p->start * (SEC_NS(1) / hz), boot_ns;
+
+	/* counted since boot, sleep included */
+	clock_gettime(CLOCK_BOOTTIME, &boot);
+	boot_ns = (uint64_t)boot.tv_sec * SEC_NS(1) + (uint64_t)boot.tv_nsec;
+	return start - (boot_ns - clock_now_ns());
 }
 
 int proc_exec_id(const struct proc *p, uint64_t *idp)

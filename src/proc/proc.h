@@ -61,6 +61,8 @@ int proc_open(pid_t pid, struct proc **outp);
 void proc_close(struct proc *p);
 /* Still the process that was opened, and not a zombie? */
 bool proc_alive(const struct proc *p);
+/* When it started, on our CLOCK_MONOTONIC; up to a clock tick (10 ms) too early. */
+uint64_t proc_start_ns(const struct proc *p);
 
 /*
  * Tells one program image from the next: pid and start time stay when a process calls exec, this

@@ -23,6 +23,7 @@ struct feed_beside {
 
 struct feed {
 	struct codemap *map;
+	struct loader *loader; /* may be NULL */
 	struct nettrace *nt;
 	struct clr_decoder clr;
 	struct feed_options opts;
@@ -191,6 +192,8 @@ static int feed_module(struct feed *feed, const struct clr_event *ev, uint64_t t
 
 	feed->stats.modules++;
 	if (ev->phase == CLR_PHASE_UNLOAD) {
+		if (feed_is_core(&m->il_path))
+			feed->stats.exiting = true;
 		if (feed->stats.exiting)
 			return 0;
 		r = codemap_module_unload(feed->map, m->module_id, time);
@@ -212,6 +215,19 @@ static int feed_assembly(struct feed *feed, const struct clr_event *ev)
 
 	if (ev->rundown && (ev->assembly.flags & CLR_ASSEMBLY_COLLECTIBLE))
 		r = codemap_collectible(feed->map, ev->assembly.assembly_id);
+	return MIN(r, 0);
+}
+
+/* Of an exit nothing is believed, as with methods. */
+static int feed_loader(struct feed *feed, const struct clr_event *ev, uint64_t time)
+{
+	int r;
+
+	if (!feed->loader || (ev->phase == CLR_PHASE_UNLOAD && feed->stats.exiting))
+		return 0;
+	r = loader_event(feed->loader, ev, time);
+	if (r == LOADER_E_FULL)
+		feed->stats.refused++;
 	return MIN(r, 0);
 }
 
@@ -237,6 +253,10 @@ static int feed_event(void *data, const struct nettrace_event *nev)
 	case CLR_MODULE:
 	case CLR_ASSEMBLY:
 	case CLR_RUNDOWN_MARK: break;
+	case CLR_APP_DOMAIN:
+		if (feed->loader)
+			break;
+		return 0;
 	default: return 0; /* nothing to learn for the map: not even decoded */
 	}
 	r = clr_decode(&feed->clr, layout, nev->metadata->version, nev->payload, nev->payload_size,
@@ -252,8 +272,13 @@ static int feed_event(void *data, const struct nettrace_event *nev)
 	case CLR_METHOD_RUNDOWN: return feed_method(feed, &ev, nev, time);
 	case CLR_METHOD_UNLOAD: return feed_unload(feed, &ev, time);
 	case CLR_IL_MAP: return feed_il_map(feed, &ev, nev, time);
-	case CLR_MODULE: return feed_module(feed, &ev, time);
-	case CLR_ASSEMBLY: return feed_assembly(feed, &ev);
+	case CLR_MODULE:
+		r = feed_module(feed, &ev, time);
+		return r < 0 ? r : feed_loader(feed, &ev, time);
+	case CLR_ASSEMBLY:
+		r = feed_assembly(feed, &ev);
+		return r < 0 ? r : feed_loader(feed, &ev, time);
+	case CLR_APP_DOMAIN: return feed_loader(feed, &ev, time);
 	case CLR_RUNDOWN_MARK:
 		if (ev.id == 146)
 			feed->stats.rundown_complete_mark = true;
@@ -328,6 +353,11 @@ void feed_on_load(struct feed *feed, void (*fn)(void *data, const struct codemap
 {
 	feed->load_fn = fn;
 	feed->load_data = data;
+}
+
+void feed_set_loader(struct feed *feed, struct loader *loader)
+{
+	feed->loader = loader;
 }
 
 struct nettrace *feed_nettrace(struct feed *feed)

@@ -9,8 +9,9 @@
  *  - a rundown's method record says "alive at that time", not "loaded then";
  *  - 3.1's IL maps carry no code version: they belong to the method event beside them on their
  *    thread (just before them live, just after them in a rundown);
- *  - an orderly exit of 8 and 9 announces the unload of every method: from the first unload of a
- *    method that can never be unloaded on, unloads are no longer believed.
+ *  - an orderly exit of 8 and later announces the unload of every module, the core library first,
+ * and of 8 and 9 of every method: from the first unload of what can never be unloaded on, unloads
+ * are no longer believed.
  *
  * Several feeds may fill one map, in any order: see codemap.h.
  */
@@ -20,6 +21,7 @@
 
 #include "codemap/codemap.h"
 #include "nettrace/nettrace.h"
+#include "target/loader.h"
 
 struct feed;
 
@@ -32,7 +34,7 @@ struct feed_options {
 struct feed_stats {
 	uint64_t loads, unloads, rundown_methods, il_maps, modules;
 	uint64_t short_payloads;    /* skipped, the stream went on */
-	uint64_t refused;           /* by the map: invalid or over a cap */
+	uint64_t refused;           /* by the map or the loader: invalid or over a cap */
 	uint64_t newest_ns;         /* newest event time, our clock */
 	uint64_t max_delay_ns;      /* largest (arrival - event time) */
 	uint64_t late;              /* events older than what feed_promise() said */
@@ -60,6 +62,12 @@ void feed_on_lost(struct feed *feed, void (*fn)(void *data, uint64_t n, uint64_t
 /* A body was loaded, as the map has it: called back at once. Not for rundown records. */
 void feed_on_load(struct feed *feed, void (*fn)(void *data, const struct codemap_body *body),
 		  void *data);
+
+/*
+ * Application domains, assemblies and modules go there, too (borrowed; NULL: nowhere). The runtime
+ * tells of each module twice, once more beside its domain (DomainModule): that says nothing new.
+ */
+void feed_set_loader(struct feed *feed, struct loader *loader);
 
 struct nettrace *feed_nettrace(struct feed *feed);
 const struct feed_stats *feed_get_stats(const struct feed *feed);

@@ -69,9 +69,12 @@ static int target_open_live(struct target *t, struct session **sessionp,
 			  .clock_offset_ns = t->proc->monotonic_offset_ns },
 		.live = true,
 	};
+	int r;
 
-	return session_new(sessionp, t->pool, t->proc, &t->opts.socket, t->map, &opts, callbacks,
-			   t);
+	r = session_new(sessionp, t->pool, t->proc, &t->opts.socket, t->map, &opts, callbacks, t);
+	if (r == 0)
+		feed_set_loader(session_feed(*sessionp), t->loader);
+	return r;
 }
 
 static void target_heal(struct loop_timer *timer)
@@ -208,12 +211,13 @@ static void target_look_again(struct loop_timer *timer)
 	/* another program: nothing that was known is true any more, whatever it will turn out to be
 	 */
 	if (exec_id != t->exec_id && !t->anew) {
-		r = target_forget(t);
+		r = target_forget(t, exec_id);
 		if (r < 0) {
 			target_fail_errno(t, r);
 			return;
 		}
 	}
+	t->stream_end_ns = 0; /* says nothing of an exec that comes later */
 	target_connect(t);
 }
 
@@ -224,6 +228,7 @@ static void target_live_ended(struct session *session, enum session_end end, voi
 	/* a quiet process was known to be quiet */
 	uint64_t known = MAX(stats->newest_ns, target_known_until(t));
 	uint64_t seen = MAX(known, t->rundown_start_ns), now = clock_now_ns();
+	uint64_t noticed = session_read_until(session);
 	struct pool *pool = t->pool; /* the target may be freed at its end */
 	char text[600];
 	int r;
@@ -275,6 +280,7 @@ static void target_live_ended(struct session *session, enum session_end end, voi
 		return;
 	}
 	t->retry_ns = TARGET_RETRY_EXEC_NS;
+	t->stream_end_ns = noticed;
 	r = loop_timer_set(t->pool->loop, &t->timer, now + TARGET_EXIT_WAIT_NS, target_look_again);
 	if (r < 0)
 		target_fail_errno(t, r);

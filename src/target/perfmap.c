@@ -152,6 +152,7 @@ static void perfmap_finish(struct perfmap *pm, int result)
 	void (*done)(struct perfmap *, int, void *) = TAKE_PTR(pm->done);
 
 	pm->status.error = result;
+	pm->status.finished++;
 	pm->last_write_ns = clock_now_ns();
 	if (pm->map)
 		perfmap_changed(pm, pm->map); /* what changed meanwhile is due again */

@@ -59,6 +59,7 @@ void perfmap_forget(struct perfmap *pm);
 
 struct perfmap_status {
 	uint64_t writes;
+	uint64_t finished;             /* writes, and those that failed */
 	size_t bytes, lines, left_out; /* of the last write */
 	int error;                     /* of the last write: 0 or enum proc_error */
 };

@@ -198,11 +198,15 @@ static int target_open_rundown(struct target *t, uint32_t mb)
 		.feed = { .il_maps = t->opts.il_maps,
 			  .clock_offset_ns = t->proc->monotonic_offset_ns },
 	};
+	int r;
 
 	t->rundown_mb = mb;
 	t->rundown_start_ns = clock_now_ns();
-	return session_new(&t->rundown, t->pool, t->proc, &t->opts.socket, t->map, &opts,
-			   &callbacks, t);
+	r = session_new(&t->rundown, t->pool, t->proc, &t->opts.socket, t->map, &opts, &callbacks,
+			t);
+	if (r == 0)
+		feed_set_loader(session_feed(t->rundown), t->loader);
+	return r;
 }
 
 /* Starts the rundown whose turn it is. */

@@ -24,6 +24,8 @@ struct target {
 	struct target_callbacks callbacks;
 	void *data;
 	struct codemap *map;
+	struct loader *loader;
+	uint64_t began_ns; /* of the program whose code the map holds */
 	struct code *code; /* bytes of the map's bodies; NULL until some are asked for */
 	struct target_status status;
 	struct log_limit limit;
@@ -52,8 +54,9 @@ struct target {
 	uint64_t rundown_start_ns;
 
 	uint64_t live_opened_ns;
-	uint64_t gap_from_ns; /* start of the gap that is not healed yet, 0 if none */
-	uint64_t gap_to_ns;   /* a rundown that starts later heals it */
+	uint64_t stream_end_ns; /* A's, when an exec may have ended it; 0 if none has */
+	uint64_t gap_from_ns;   /* start of the gap that is not healed yet, 0 if none */
+	uint64_t gap_to_ns;     /* a rundown that starts later heals it */
 	uint64_t last_rerundown_ns, rerundown_gap_ns;
 	uint64_t final_ns; /* known_until after the end */
 
@@ -76,8 +79,8 @@ void target_fail_errno(struct target *t, int error);
 void target_set_state(struct target *t, enum target_state state);
 /* A failure that may pass: tries again later, or ends the target when once was enough. */
 void target_again(struct target *t, const char *text);
-/* An empty map, for another program under the same pid. Returns 0 or -errno. */
-int target_forget(struct target *t);
+/* An empty map, for another program (exec_id) under the same pid. Returns 0 or -errno. */
+int target_forget(struct target *t, uint64_t exec_id);
 /* What keeps the code bytes, made on first use; NULL without memory. */
 struct code *target_code_store(struct target *t);
 /* Asks which runtime it is, and goes on from there. May end the target. */

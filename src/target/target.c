@@ -62,15 +62,20 @@ void target_fail_errno(struct target *t, int error)
 	target_finish(t, TARGET_FAILED, strerror(-error));
 }
 
-void target_set_state(struct target *t, enum target_state state)
+const char *target_state_text(enum target_state state)
 {
 	static const char *const words[] = { "connecting", "opening",  "rundown", "live",
 					     "waiting",    "stopping", "ended" };
 
+	return words[state];
+}
+
+void target_set_state(struct target *t, enum target_state state)
+{
 	if (t->status.state == state)
 		return;
 	t->status.state = state;
-	log_debug("pid %d: %s", (int)t->proc->pid, words[state]);
+	log_debug("pid %d: %s", (int)t->proc->pid, target_state_text(state));
 	t->callbacks.changed(t, t->data);
 }
 
@@ -118,13 +123,23 @@ static void target_ask(struct target *t, enum diagipc_command command)
 		target_fail_errno(t, r);
 }
 
-static int target_new_map(struct target *t)
+static void target_set_began(struct target *t, uint64_t ns)
 {
-	struct codemap *map;
+	t->began_ns = ns;
+	codemap_set_begin(t->map, ns);
+}
+
+/* For a program that began at that time. */
+static int target_new_map(struct target *t, uint64_t began_ns)
+{
+	_cleanup_(codemap_freep) struct codemap *map = NULL;
+	struct loader *loader;
 	int r;
 
 	t->opts.map.no_il_maps = !t->opts.il_maps;
 	r = codemap_new(&map, &t->opts.map);
+	if (r == 0)
+		r = loader_new(&loader);
 	if (r < 0)
 		return r;
 	/* no session that fills the old map may outlive it */
@@ -132,18 +147,23 @@ static int target_new_map(struct target *t)
 	session_free(TAKE_PTR(t->rundown));
 	code_free(TAKE_PTR(t->code));
 	codemap_free(t->map);
-	t->map = map;
+	loader_free(t->loader);
+	t->map = TAKE_PTR(map);
+	t->loader = loader;
+	target_set_began(t, began_ns);
 	t->anew = true;
 	return 0;
 }
 
-int target_forget(struct target *t)
+int target_forget(struct target *t, uint64_t exec_id)
 {
-	int r = target_new_map(t);
+	/* the kernel closed the old program's stream; without one, the exec is noticed now */
+	int r = target_new_map(t, t->stream_end_ns ? t->stream_end_ns : clock_now_ns());
 
 	if (r < 0)
 		return r;
 	log_info("pid %d: another program now (exec): starting afresh", (int)t->proc->pid);
+	t->exec_id = exec_id;
 	t->first_done = false;
 	t->gap_from_ns = t->gap_to_ns = 0;
 	t->last_rerundown_ns = 0;
@@ -166,11 +186,14 @@ static void target_identified(struct target *t, const uint8_t *cookie)
 	same = t->exec_id == exec_id &&
 	       (!t->has_cookie || !cookie || memcmp(t->cookie, cookie, 16) == 0);
 	if (r == 0 && !t->anew && !same)
-		r = target_forget(t);
+		r = target_forget(t, exec_id);
 	if (r < 0) {
 		target_fail_errno(t, r);
 		return;
 	}
+	/* one more exec since the map was emptied */
+	if (t->status.incarnation && t->exec_id != exec_id)
+		target_set_began(t, clock_now_ns());
 	t->status.incarnation += t->anew;
 	t->anew = false;
 	t->exec_id = exec_id;
@@ -311,7 +334,7 @@ int target_new(struct target **outp, struct pool *pool, struct proc *proc,
 	t->data = data;
 	t->retry_ns = TARGET_RETRY_FIRST_NS;
 	call_init(&t->call, pool->loop, proc, &t->opts.socket, target_answered);
-	r = target_new_map(t);
+	r = target_new_map(t, proc_start_ns(proc));
 	if (r < 0)
 		return r;
 	t->proc = proc;
@@ -327,6 +350,7 @@ void target_free(struct target *t)
 	call_deinit(&t->call);
 	code_free(t->code);
 	codemap_free(t->map);
+	loader_free(t->loader);
 	proc_close(t->proc);
 	free(t);
 }
@@ -381,6 +405,16 @@ void target_stop(struct target *t, uint64_t timeout_ns)
 struct codemap *target_map(struct target *t)
 {
 	return t->map;
+}
+
+struct loader *target_loader(struct target *t)
+{
+	return t->loader;
+}
+
+uint64_t target_began(const struct target *t)
+{
+	return t->began_ns;
 }
 
 const struct proc *target_proc(const struct target *t)

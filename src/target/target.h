@@ -23,6 +23,7 @@
 #include "codemap/codemap.h"
 #include "proc/proc.h"
 #include "target/code.h"
+#include "target/loader.h"
 #include "target/session.h"
 
 struct target;
@@ -46,6 +47,9 @@ enum target_state {
 	TARGET_STOPPING,
 	TARGET_ENDED,
 };
+
+/* "connecting", "opening", ...: the word that every output uses. */
+const char *target_state_text(enum target_state state);
 
 enum target_end {
 	TARGET_STOPPED = 1, /* as asked */
@@ -93,14 +97,21 @@ int target_start(struct target *target);
 /* Stops what was started, in good order; ended() follows within timeout_ns. */
 void target_stop(struct target *target, uint64_t timeout_ns);
 /*
- * One more rundown, for code that is in none yet: precompiled methods that were first used since. Only
- * on need, it is not free for the process. status.rundowns tells when it is over.
+ * One more rundown, for code that is in none yet: precompiled methods that were first used since.
+ * Only on need, it is not free for the process. status.rundowns tells when it is over.
  */
 void target_rundown_again(struct target *target);
 /* Begins to keep IL maps: a wider session is opened before the old one is stopped. */
 int target_widen(struct target *target);
 
 struct codemap *target_map(struct target *target);
+/* Its application domains, assemblies and modules; like the map another one after an exec. */
+struct loader *target_loader(struct target *target);
+/*
+ * CLOCK_MONOTONIC ns from which on this incarnation's program has been running: the process's
+ * start, or the moment at which the exec was noticed. What was there before was another program's.
+ */
+uint64_t target_began(const struct target *target);
 const struct proc *target_proc(const struct target *target);
 void target_get_status(const struct target *target, struct target_status *status);
 /*

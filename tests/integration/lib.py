@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import traceback
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(TOP, "build")
@@ -135,9 +136,19 @@ class Load(Process):
 
 
 class Daemon(Process):
-    def __init__(self, *pids, options=(), wrap=(), **kw):
+    """clrsymd: with a socket it goes on until a signal, without one until its last target ends.
+
+    The socket belongs in a folder of the test's own: the default path may be a real daemon's. An
+    empty one means what systemd hands over.
+    """
+
+    def __init__(self, *pids, options=(), socket=None, wrap=(), **kw):
         argv = [program("clrsymd")] + list(options)
-        self.pids = pids
+        if socket:
+            argv += ["--socket", socket]
+        elif socket is None and "--socket" not in argv:
+            argv.append("--no-socket")
+        self.pids, self.socket = pids, socket
         for pid in pids:
             argv += ["-p", str(pid)]
         super().__init__(argv, wrap=wrap, **kw)
@@ -173,6 +184,15 @@ class Daemon(Process):
             f"pid {pid} ({state(pid)}): " +
             (f"{len(lines)} lines, the last: {lines[-1]}" if lines else "not a word")
             for pid, lines in said.items()])
+
+    def listening(self, timeout=20):
+        """Waits until somebody can connect: the file appears when it is listened on already."""
+        end = time.monotonic() + timeout
+        while not os.path.exists(self.socket):
+            check(self.p.poll() is None, f"clrsymd has ended: {self.errors()[-500:]}")
+            check(time.monotonic() < end, f"no socket in {timeout} s")
+            time.sleep(0.01)
+        return self
 
     def complete(self, count=1, timeout=90):
         return self.wait_for(r"code bodies .* known", timeout, count)
@@ -287,9 +307,13 @@ def rss_kb(pid):
 
 
 def run_tests(modules, pattern, quick):
-    """Runs every test_* function; returns (passed, failed, skipped)."""
+    """Runs every test_* function; returns (passed, failed, skipped).
+
+    What a module's tests share is made by the first that needs it; its teardown() takes it away.
+    """
     passed = failed = skipped = 0
     for module in modules:
+        run = passed + failed + skipped
         for name, fn in list(vars(module).items()):
             title = f"{module.__name__.removeprefix('test_')}.{name.removeprefix('test_')}"
             if not name.startswith("test_") or not callable(fn) or (pattern and pattern not in title):
@@ -302,9 +326,13 @@ def run_tests(modules, pattern, quick):
             except Skip as e:
                 skipped += 1
                 word, note = "skip", str(e)
-            except (Failure, subprocess.SubprocessError, OSError) as e:
+            except Exception as e:  # the others are to run in any case
                 failed += 1
-                word, note = "FAIL", f"{type(e).__name__}: {e}"
+                where = traceback.extract_tb(e.__traceback__)[1:]
+                place = "".join(f" < {f.name}:{f.lineno}" for f in reversed(where))
+                word, note = "FAIL", f"{type(e).__name__}: {e} ({place[3:]})"
             print(f"{word} {title} ({time.monotonic() - started:.1f} s)" +
                   (f": {note}" if note else ""), flush=True)
+        if hasattr(module, "teardown") and passed + failed + skipped > run:
+            module.teardown()
     return passed, failed, skipped

@@ -4,7 +4,9 @@
  *
  * Wherever it was, the call either did all that it was asked to or says -ENOMEM and has
  * changed no answer; the map goes on, and at the end nothing leaks (run with SAN=1).
- * History may be lost to a failure, but is never wrong: see check_answers().
+ * History may be lost to a failure, but is never wrong: see check_answers(). A copy that is kept
+ * through the notes of changes stays right, or is told to begin anew; a map that is put together
+ * again from another has what it could get memory for.
  */
 #include "codemap/codemap.h"
 
@@ -161,6 +163,74 @@ static void write_map(const struct codemap *map)
 	}
 }
 
+/* -- A copy of what codemap_body_life() tells ------------------------------------------------- */
+
+#define MAX_SLOTS 1024u
+
+static struct {
+	struct codemap_info slots[MAX_SLOTS]; /* size 0: none */
+	unsigned long begun_anew;
+} copy;
+
+static int copy_slot(void *data, uint32_t slot, unsigned int what, const struct codemap_body *body)
+{
+	const struct codemap *map = data;
+
+	(void)what;
+	copy.slots[slot] = (struct codemap_info){ 0 };
+	if (body)
+		codemap_body_life(map, body, &copy.slots[slot]);
+	return 0;
+}
+
+static void check_copy(struct codemap *map)
+{
+	bool more, resync;
+	uint32_t slot;
+
+	check(codemap_take_changes(map, SIZE_MAX, copy_slot, map, &more, &resync) == 0 && !more,
+	      "changes");
+	for (slot = 0; slot < codemap_n_slots(map); slot++) {
+		const struct codemap_body *body = codemap_slot(map, slot);
+		struct codemap_info info = { 0 };
+
+		if (resync)
+			copy_slot(map, slot, 0, body);
+		if (body)
+			codemap_body_life(map, body, &info);
+		check(memcmp(&info, &copy.slots[slot], sizeof(info)) == 0, "the copy differs");
+	}
+	copy.begun_anew += resync;
+}
+
+static void restore(struct codemap *from)
+{
+	_cleanup_(codemap_freep) struct codemap *map = NULL;
+	uint32_t slot;
+
+	if (codemap_new(&map, NULL) < 0)
+		return;
+	for (slot = 0; slot < codemap_n_slots(from); slot++) {
+		const struct codemap_body *body = codemap_slot(from, slot);
+		const struct codemap_il *il = NULL;
+		struct codemap_info info;
+		size_t n_il = 0;
+		int r;
+
+		if (!body)
+			continue;
+		codemap_body_info(from, body, &info);
+		r = codemap_il_entries(from, body, &il, &n_il);
+		check(r == 0 || r == -ENOMEM || r == CODEMAP_E_NONE, "codemap_il_entries");
+		r = codemap_restore(map, &info, il, n_il, NULL);
+		check(r == 0 || r == -ENOMEM, "codemap_restore");
+		if (slot % 3 == 0) /* and where it meets another */
+			info.start += STEP / 2;
+		(void)codemap_restore(map, &info, il, n_il, NULL);
+	}
+	check_answers(map);
+}
+
 static uint64_t n_expired(const struct codemap *map)
 {
 	struct codemap_stats stats;
@@ -175,6 +245,7 @@ static void scenario(void)
 				       LOAD, IL, SEEN, LOAD, UNLOAD, LOAD,   UNLOAD_MODULE };
 	struct codemap_options opts = { .retired_bytes = 4000 };
 	_cleanup_(codemap_freep) struct codemap *map = NULL;
+	bool tracked;
 	uint32_t i;
 	int r;
 
@@ -182,26 +253,35 @@ static void scenario(void)
 	check(r == 0 ? map != NULL : r == -ENOMEM && !map, "codemap_new");
 	if (r < 0)
 		return;
+	memset(copy.slots, 0, sizeof(copy.slots));
+	r = codemap_track(map, true);
+	check(r == 0 || r == -ENOMEM, "codemap_track");
+	tracked = r == 0;
 	for (i = 0; i < 120; i++) {
-		uint64_t before = digest(map);
 		unsigned long allocations = torture_count();
+		/* after the one that fails no other does */
+		uint64_t before = allocations < failing ? digest(map) : 0;
 		enum op op = ops[i * 7 % ARRAY_SIZE(ops)];
 		uint64_t expired = n_expired(map);
 
 		r = perform(map, op, i);
 		check(r >= 0 || r == -ENOMEM, "code");
 		check(op != UNLOAD || r == 0, "an unload can always be");
-		check(r != -ENOMEM || torture_count() > allocations, "-ENOMEM without a reason");
+		check(r != -ENOMEM || (allocations < failing && torture_count() >= failing),
+		      "-ENOMEM without a reason");
 		/* what is due is forgotten all the same */
 		if (r == -ENOMEM && n_expired(map) == expired)
 			check(digest(map) == before, "-ENOMEM, and something changed");
 		if (i % 20 == 0)
 			check_answers(map);
+		if (tracked && i % 5 == 0)
+			check_copy(map);
 		if (i == 100)
 			codemap_gap(map, 1000, 1100);
 	}
 	check_answers(map);
 	write_map(map);
+	restore(map);
 	codemap_expire(map, SEC_NS(100000));
 	codemap_expire(map, SEC_NS(100000));
 	check_answers(map);
@@ -218,6 +298,7 @@ int main(void)
 			break;
 	}
 	torture_arm(0);
+	check(copy.begun_anew, "no note was ever lost");
 	printf("torture_codemap: %lu allocations\n", failing - 1);
 	return 0;
 }

@@ -660,6 +660,42 @@ START_TEST(test_reuse)
 }
 END_TEST
 
+/* Bodies that were replaced at the moment of their load, and what else ended then. */
+START_TEST(test_one_moment)
+{
+	struct codemap *map = new_map(NULL);
+	struct codemap_info info;
+
+	/* B came and went at 50, between A and A again */
+	ck_assert_int_eq(add(map, 2, BASE, 64, 50, "B"), 0);
+	ck_assert_int_eq(add(map, 1, BASE, 64, 50, "A"), 0);
+	ck_assert_int_eq(add(map, 1, BASE, 64, 20, "A"), 0);
+	ck_assert_int_eq(add(map, 3, BASE, 64, 80, "C"), 0);
+	ck_assert_str_eq(at(map, BASE, 20), "A");
+	ck_assert_str_eq(at(map, BASE, 49), "A");
+	ck_assert_uint_eq(info_at(map, BASE, 49).unload, 50);
+	ck_assert_str_eq(at(map, BASE, 50), "A");
+	ck_assert_str_eq(at(map, BASE, 79), "A");
+
+	/* one that was there before them, told late */
+	ck_assert_int_eq(add(map, 4, BASE + 256, 64, 50, "D"), 0);
+	ck_assert_int_eq(add(map, 5, BASE + 256, 64, 50, "E"), 0);
+	ck_assert_int_eq(add(map, 6, BASE + 256, 64, 30, "F"), 0);
+	ck_assert_str_eq(at(map, BASE + 256, 30), "F");
+	ck_assert_str_eq(at(map, BASE + 256, 49), "F");
+	ck_assert_str_eq(at(map, BASE + 256, 50), "E");
+
+	/* seen, and replaced at that moment: it was there before */
+	ck_assert_int_eq(see(map, 7, BASE + 512, 64, 50, "G"), 0);
+	ck_assert_int_eq(add(map, 8, BASE + 512, 64, 50, "H"), 0);
+	ck_assert_str_eq(at(map, BASE + 512, 10), "G");
+	ck_assert_str_eq(at(map, BASE + 512, 50), "H");
+	info = info_at(map, BASE + 512, 10);
+	ck_assert(info.open_past && info.load == 0 && info.announced == 50 && info.unload == 50);
+	codemap_free(map);
+}
+END_TEST
+
 START_TEST(test_open_past)
 {
 	struct codemap *map = new_map(NULL);
@@ -1354,6 +1390,7 @@ int main(void)
 	tcase_add_test(rules, test_composite);
 	tcase_add_test(rules, test_versions);
 	tcase_add_test(rules, test_reuse);
+	tcase_add_test(rules, test_one_moment);
 	tcase_add_test(rules, test_open_past);
 	tcase_add_test(rules, test_gaps);
 	tcase_add_test(rules, test_gap_union);

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* clrsym modules: the application domains, assemblies and modules of a process. */
+#include "cli/cli.h"
+
+#include <getopt.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/caps.h"
+#include "base/escape.h"
+#include "base/log.h"
+#include "base/number.h"
+#include "cli/answer.h"
+#include "query/text.h"
+
+struct listing {
+	bool json;
+	struct buf line;
+};
+
+static void put_member(struct buf *line, const char *name, const char *s)
+{
+	buf_printf(line, ",\"%s\":", name);
+	if (s[0])
+		text_put_string(line, s, strlen(s));
+	else
+		buf_puts(line, "null");
+}
+
+static void put_json(struct buf *line, const struct ask_module *m)
+{
+	buf_puts(line, "{\"kind\":");
+	text_put_string(line, m->kind, strlen(m->kind));
+	buf_puts(line, ",\"id\":");
+	text_put_hex(line, m->id);
+	buf_puts(line, ",\"parent\":");
+	text_put_hex(line, m->parent);
+	buf_puts(line, ",\"name\":");
+	text_put_string(line, m->name, strlen(m->name));
+	put_member(line, "native_path", m->native_path);
+	put_member(line, "pdb_path", m->pdb_path);
+	put_member(line, "pdb_id", m->pdb_id);
+	buf_puts(line, ",\"pdb_age\":");
+	if (m->pdb_id[0])
+		text_put_u64(line, m->pdb_age);
+	else
+		buf_puts(line, "null");
+	buf_printf(line, ",\"flags\":%" PRIu32 ",\"load\":%" PRIu64 ",\"unload\":", m->flags,
+		   m->load);
+	if (m->unload != UINT64_MAX)
+		text_put_u64(line, m->unload);
+	else
+		buf_puts(line, "null");
+	buf_putc(line, '}');
+}
+
+static void put_row(struct buf *line, const struct ask_module *m)
+{
+	buf_printf(line, "%-8s  %13.6f ", escape_terminal(m->kind, strlen(m->kind)),
+		   (double)m->load / SEC_NS(1));
+	if (m->unload != UINT64_MAX)
+		buf_printf(line, " %13.6f", (double)m->unload / SEC_NS(1));
+	else
+		buf_printf(line, " %13s", "-");
+	buf_printf(line, "  %-36s  ",
+		   m->pdb_id[0] ? escape_terminal(m->pdb_id, strlen(m->pdb_id)) : "-");
+	escape_line(line, m->name, strlen(m->name), SIZE_MAX);
+}
+
+static int on_module(void *data, const struct ask_module *m)
+{
+	struct listing *listing = data;
+
+	if (listing->json)
+		put_json(&listing->line, m);
+	else
+		put_row(&listing->line, m);
+	return answer_print_line(&listing->line);
+}
+
+static void help(void)
+{
+	printf("Usage: clrsym modules [OPTION]... PID\n"
+	       "Lists the application domains, assemblies and modules of a .NET process, with the "
+	       "times\n"
+	       "(s of CLOCK_MONOTONIC) at which they were loaded, or first seen, and unloaded.\n\n"
+	       "      --json              one JSON object a line\n" DAEMON_OPTIONS_HELP);
+}
+
+int cli_modules(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "json", no_argument, NULL, 'j' },
+		DAEMON_OPTIONS,
+		{ "help", no_argument, NULL, 'h' },
+		{ 0 },
+	};
+	_cleanup_(ask_deinit) struct ask ask = { 0 };
+	struct listing listing = { .line.cap = SIZE_MAX };
+	struct ask_process *process;
+	pid_t pid;
+	int c, r;
+
+	while ((c = getopt_long(argc, argv, "h", options, NULL)) >= 0) {
+		if (daemon_option_take(&ask.daemon, c, optarg))
+			continue;
+		switch (c) {
+		case 'j': listing.json = true; break;
+		case 'h': help(); return cli_flush();
+		default: return cli_usage_hint("modules");
+		}
+	}
+	if (argc - optind != 1 || !parse_pid(argv[optind], &pid))
+		return cli_usage_error("modules", "one PID");
+	r = ask_open(&ask, pid, false, &process);
+	if (r == 0 && !listing.json)
+		printf("%-8s  %13s  %13s  %-36s  NAME\n", "KIND", "LOADED", "UNLOADED", "PDB");
+	if (r == 0)
+		r = ask_modules(process, on_module, &listing);
+	buf_deinit(&listing.line);
+	return cli_end(r);
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * clrsym watch: the changes to a process's code as they come, until a signal or its end; both are
+ * no failure. What the process had before is not told: `clrsym methods` tells that.
+ */
+#include "cli/cli.h"
+
+#include <getopt.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/caps.h"
+#include "base/escape.h"
+#include "base/log.h"
+#include "base/number.h"
+#include "cli/answer.h"
+#include "query/text.h"
+
+struct watching {
+	bool json;
+	struct buf line;
+};
+
+static void put_json(struct buf *line, const char *change, const struct query_method *m)
+{
+	buf_puts(line, "{\"change\":");
+	text_put_string(line, change, strlen(change));
+	if (m) {
+		buf_putc(line, ',');
+		query_put_method(line, m);
+	}
+	buf_putc(line, '}');
+}
+
+/* "seconds change start size tier name"; the time is that of the change itself. */
+static void put_text(struct buf *line, const char *change, const struct query_method *m)
+{
+	uint64_t time = 0;
+
+	if (m)
+		time = m->unload != UINT64_MAX && strcmp(change, "load") != 0 ? m->unload : m->load;
+	buf_printf(line, "%" PRIu64 ".%09" PRIu64 " %s", time / SEC_NS(1), time % SEC_NS(1),
+		   escape_terminal(change, strlen(change)));
+	if (!m)
+		return;
+	buf_putc(line, ' ');
+	answer_put_method(line, m);
+}
+
+static int on_change(void *data, const char *change, const struct query_method *m)
+{
+	struct watching *watching = data;
+	int r;
+
+	if (watching->json)
+		put_json(&watching->line, change, m);
+	else
+		put_text(&watching->line, change, m);
+	r = answer_print_line(&watching->line);
+	return r == 0 && fflush(stdout) ? 1 : r;
+}
+
+static void help(void)
+{
+	printf("Usage: clrsym watch [OPTION]... PID\n"
+	       "Prints the changes to a .NET process's code as they come: load, unload, alter "
+	       "(what "
+	       "was\n"
+	       "known of a body was corrected), and resync (changes were left out: see clrsym "
+	       "methods).\n\n"
+	       "      --json              one JSON object a line\n" DAEMON_OPTIONS_HELP);
+}
+
+int cli_watch(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "json", no_argument, NULL, 'j' },
+		DAEMON_OPTIONS,
+		{ "help", no_argument, NULL, 'h' },
+		{ 0 },
+	};
+	_cleanup_(ask_deinit) struct ask ask = { 0 };
+	struct watching watching = { .line.cap = SIZE_MAX };
+	struct ask_process *process;
+	pid_t pid;
+	int c, r;
+
+	while ((c = getopt_long(argc, argv, "h", options, NULL)) >= 0) {
+		if (daemon_option_take(&ask.daemon, c, optarg))
+			continue;
+		switch (c) {
+		case 'j': watching.json = true; break;
+		case 'h': help(); return cli_flush();
+		default: return cli_usage_hint("watch");
+		}
+	}
+	if (argc - optind != 1 || !parse_pid(argv[optind], &pid))
+		return cli_usage_error("watch", "one PID");
+	r = ask_open(&ask, pid, false, &process);
+	if (r == 0) {
+		log_info("pid %d: watching", (int)pid);
+		r = ask_watch(process, on_change, &watching);
+	}
+	buf_deinit(&watching.line);
+	return cli_end(r);
+}

@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs that ask: resolve, methods, modules, watch, filter, ps; a daemon's answers and our own."""
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+from lib import Daemon, Load, Process, Skip, check, map_path, program
+
+CHAIN = ["Lab.Hot.Chain::Inner", "Lab.Hot.Chain::Middle", "Lab.Hot.Chain::Outer",
+         "Lab.Hot.Chain::Main"]
+
+
+def clrsym(*args, **kw):
+    return subprocess.run([program("clrsym"), *map(str, args)], capture_output=True, timeout=60, **kw)
+
+
+def answer(*args, **kw):
+    p = clrsym(*args, **kw)
+    check(p.returncode == 0, f"{args}: exit {p.returncode}: {p.stderr.decode()[-500:]}")
+    return p.stdout.decode()
+
+
+def objects(*args, **kw):
+    return [json.loads(l) for l in answer(*args, "--json", **kw).splitlines()]
+
+
+@contextlib.contextmanager
+def daemon(*pids):
+    """A daemon with a socket of its own, and the options that lead to it."""
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "query.sock")
+        with Daemon(*pids, socket=path, options=["--map", "off"]) as p:
+            yield p.listening(), ["--socket", path]
+
+
+def need(name):
+    if not shutil.which(name):
+        raise Skip(f"no {name}")
+
+
+OWN = ["--no-daemon"]
+
+
+def without(o, *names):
+    return {k: v for k, v in o.items() if k not in names}
+
+
+def test_daemon_and_own_agree():
+    """The same process asked both ways: the same methods, modules and answers."""
+    with Load("serve") as load, daemon() as (_, there):
+        load.ok("jit 40")
+        load.ok("alc 2")
+        load.ok("drop")
+        load.ok("gc")
+        time.sleep(0.3)
+        ours = objects("methods", *OWN, load.pid)
+        # the daemon attaches when it is asked
+        theirs = objects("methods", *there, load.pid)
+        # what a rundown dates differs from one to the next
+        ours = {(o["start"], o["version"], o["function"]): o for o in ours}
+        theirs = {(o["start"], o["version"], o["function"]): o for o in theirs}
+        different = set(ours) ^ set(theirs)
+        check(len(ours) > 500 and len(different) < 10, f"{len(ours)} methods, different: {different}")
+        table = answer("methods", *there, load.pid).splitlines()
+        check(table[0].split() == ["START", "SIZE", "TIER", "METHOD"] and
+              sum("Jit_0000" in l for l in table) == 40, f"table: {table[:2]}")
+        check("UNLOADED" in answer("methods", *there, "--retired", load.pid).splitlines()[0], "no times")
+
+        mine = [without(o, "load", "unload") for o in objects("modules", *OWN, load.pid) if not o["unload"]]
+        other = [without(o, "load", "unload") for o in objects("modules", *there, load.pid) if not o["unload"]]
+        key = lambda o: (o["kind"], o["id"])  # noqa: E731
+        check(sorted(mine, key=key) == sorted(other, key=key) and len(mine) > 5, f"{mine}\n{other}")
+        libs = [o for o in mine if o["name"].endswith("/load.dll")]
+        check(len(libs) == 1 and re.fullmatch(r"[0-9a-f-]{36}", libs[0]["pdb_id"]), f"{libs}")
+        check("/load.dll" in answer("modules", *there, load.pid), "table")
+
+        some = [o for o in ours.values() if re.search(r"Jit_0000\d\d", o["name"])]
+        now = time.monotonic_ns()
+        asked = "".join(f"{a:x}\n0x{a:x}@{now}\n" for o in some
+                        for a in [int(o["start"], 16) + o["size"] // 2])
+        asked += "1234\n"
+        replies = [[json.loads(l) for l in answer("resolve", *how, "-p", load.pid, "--json",
+                                                  input=asked.encode()).splitlines()] for how in (OWN, there)]
+        check(len(replies[0]) == 2 * len(some) + 1, f"{len(replies[0])} answers")
+        for a, b in zip(*replies):
+            check(without(a, "il_offset", "final", "load") == without(b, "il_offset", "final", "load"),
+                  f"{a}\n{b}")
+        names = [a["name"] for a in replies[0][:-1]]
+        check(names == [o["name"] for o in some for _ in range(2)], "wrong names")
+        check(replies[0][-1]["reason"] == "unmapped", f"{replies[0][-1]}")
+        keys = ["addr", "time", "method_id", "ns", "name", "sig", "module", "tier", "start", "size"]
+        check(list(replies[1][0])[:10] == keys, f"{list(replies[1][0])}")
+        check(any("il_offset" in a for a in replies[0]), "no IL offsets of our own attach")
+        final = [a["final"] for a in replies[1] if a.get("time")]
+        check(all(final), f"{final.count(False)} answers are not final")
+
+        rows = {o["pid"]: o for o in objects("ps", *there)}
+        check(rows[load.pid].get("daemon") == "attached", f"{rows[load.pid]}")
+        check("daemon" not in {o["pid"]: o for o in objects("ps", *OWN)}[load.pid], "ps --no-daemon")
+        line = next(l for l in answer("ps", *there).splitlines() if l.split()[0] == str(load.pid))
+        check(line.split()[2:4] == ["yes", "attached"], line)
+    return f"{len(ours)} methods, {len(mine)} modules, {len(replies[0])} addresses"
+
+
+def watched(load, how):
+    with Process([program("clrsym"), "watch", "--json", *how, str(load.pid)]) as watch:
+        end = time.monotonic() + 20
+        while "watching" not in watch.errors():
+            check(time.monotonic() < end and watch.p.poll() is None, f"{watch.errors()}")
+            time.sleep(0.01)
+        load.ok("dyn 3")
+        seen = {}
+        while sum(n.startswith("Dyn_") for n in seen.get("load", [])) < 3:
+            o = json.loads(watch.readline(10))
+            seen.setdefault(o["change"], []).append(o["name"])
+        load.ok("drop")
+        load.ok("gc")
+        while sum(n.startswith("Dyn_") for n in seen.get("unload", [])) < 3:
+            o = json.loads(watch.readline(10))
+            seen.setdefault(o["change"], []).append(o["name"])
+            check(o["change"] != "unload" or o["unload"] > o["load"], f"{o}")
+        watch.signal(signal.SIGINT)
+        check(watch.wait(10) == 0, f"after ^C: {watch.errors()}")
+    return sum(map(len, seen.values()))
+
+
+def test_watch():
+    with Load("serve") as load, daemon(load.pid) as (_, there):
+        n = [watched(load, how) for how in (OWN, there)]
+        with Process([program("clrsym"), "watch", *there, str(load.pid)]) as text, \
+                Process([program("clrsym"), "watch", *OWN, str(load.pid)]) as own:
+            end = time.monotonic() + 20
+            while not all("watching" in w.errors() for w in (text, own)):
+                check(time.monotonic() < end, text.errors() + own.errors())
+                time.sleep(0.01)
+            load.ok("jit 1")
+            for w in (text, own):
+                line = w.readline(10)
+                check(re.fullmatch(r"\d+\.\d{9} load [0-9a-f]+ [0-9a-f]+ \w+ \S.*", line), line)
+            load.write("quit")
+            for w in (text, own):
+                check(w.wait(10) == 0, f"after the process's end: {w.errors()}")
+    return f"{n[0]} and {n[1]} changes"
+
+
+@contextlib.contextmanager
+def hot():
+    with Load("hot", "60") as load:
+        yield load
+
+
+def chains(text, name):
+    """The stacks of a text, each as the list of what name() finds in a line of it."""
+    stacks, last = [], False
+    for line in text.splitlines():
+        found = name(line)
+        if found:
+            if not last:
+                stacks.append([])
+            stacks[-1].append(found)
+        last = bool(found)
+    return stacks
+
+
+def check_chains(stacks, what):
+    good = [s for s in stacks if s == CHAIN or s == CHAIN[-len(s):]]
+    check(len(stacks) > 3 and len(good) >= 0.9 * len(stacks),
+          f"{what}: {len(good)} of {len(stacks)} stacks are the chain, e.g. {[s for s in stacks if s not in good][:3]}")
+    return len(stacks)
+
+
+def filtered(text, *args):
+    p = clrsym("filter", *args, input=text)
+    check(p.returncode == 0, f"filter: {p.stderr.decode()[-500:]}")
+    return p.stdout.decode(), p.stderr.decode()
+
+
+def test_filter_bpftrace():
+    """Stacks of bpftrace: all of its forms, as a pipe, with our own attach and through a daemon."""
+    need("bpftrace")
+    with hot() as load, daemon(load.pid) as (_, there):
+        script = (f"profile:hz:99 /pid == {load.pid}/ {{ @[ustack(perf)] = count(); @d[ustack] = count(); }} "
+                  "interval:ms:500 { exit(); }")
+        text = subprocess.run(["bpftrace", "-e", script], capture_output=True, timeout=60).stdout
+        if b"@[" not in text:
+            raise Skip("bpftrace cannot run here")
+        check(not os.path.exists(map_path(load.pid)) and b"Chain" not in text, "there is a map: no test")
+        ours, _ = filtered(text, *OWN, "-p", load.pid)
+        theirs, _ = filtered(text, *there, "-p", load.pid)
+        check(ours == theirs, "the daemon's answers differ")
+        perf_form, default = ours.split("@d[", 1)
+        n = check_chains(chains(perf_form, lambda l: (re.fullmatch(
+            r"\t[0-9a-f]+ (Lab\.Hot\.\S+)\+\d+ \(/\S+/load\.dll\)", l) or [0, 0])[1]), "ustack(perf)")
+        check_chains(chains(default, lambda l: (re.fullmatch(r" {4}(Lab\.Hot\.\S+)\+\d+", l) or [0, 0])[1]), "ustack")
+        raw = "\n".join(re.sub(r"^ +0x", "", l) for l in text.decode().split("@d[", 1)[1].splitlines())
+        named, _ = filtered(raw.encode(), *there, "-p", load.pid, "--tiers", "--names", "full")
+        check_chains(chains(named, lambda l: (re.fullmatch(r"(Lab\.Hot\.\S+)\(\S+\)\[\w+\]\+\d+", l) or [0, 0])[1]),
+                     "ustack(raw)")
+        check([re.sub(r"\S+\+\d+( \(\S+\))?|0x\S+( \(\S+\))?", "", l) for l in ours.splitlines()] ==
+              [re.sub(r"\S+\+\d+( \(\S+\))?|0x\S+( \(\S+\))?", "", l) for l in text.decode().splitlines()],
+              "other text than addresses has changed")
+    return f"{n} stacks"
+
+
+def perf(*args):
+    p = subprocess.run(["perf", *args], capture_output=True, timeout=60)
+    check(p.returncode == 0, f"perf {args}: {p.stderr.decode()[-300:]}")
+    return p.stdout
+
+
+def frame(line):
+    m = re.fullmatch(r"\t +[0-9a-f]+ (Lab\.Hot\.[^+ ]+)\+0x[0-9a-f]+ \(/memfd:doublemapper \(deleted\)\)", line)
+    return m and m[1]
+
+
+def test_filter_perf():
+    """perf script: names by pid and time; offsets back to addresses; nothing else changes."""
+    need("perf")
+    with tempfile.TemporaryDirectory() as d, hot() as load, daemon() as (server, there):
+        data = os.path.join(d, "perf.data")
+        perf("record", "-k", "mono", "-g", "-F", "199", "-p", str(load.pid), "-o", data, "--", "sleep", "0.4")
+        text = perf("script", "--header", "-i", data)
+        ours, said = filtered(text, *OWN)
+        check("clock" not in said, said)
+        n = check_chains(chains(ours, frame), "perf script")
+        theirs, _ = filtered(text, *there, "-p", load.pid)
+        check(ours == theirs, "the daemon's answers differ")
+        check(re.sub(r"Lab\.\S+\+0x\w+|\[unknown\]", "", ours) == re.sub(r"\[unknown\]", "", text.decode()),
+              "other text than names has changed")
+        # a recording whose clock is not told of
+        other, said = filtered(text[text.index(b"\nload"):], *there)
+        check(said.count("clock is not known") == 1, said)
+        check_chains(chains(other, frame), "without a clock")
+        _, said = filtered(text[text.index(b"\nload"):], *there, "--time-is-mono")
+        check("clock" not in said, said)
+        # one address a line
+        perf("record", "-k", "mono", "-F", "199", "-p", str(load.pid), "-o", data + "1", "--", "sleep", "0.2")
+        single, _ = filtered(perf("script", "-F", "+pid", "-i", data + "1"), *there, "--time-is-mono")
+        lines = [l for l in single.splitlines() if "doublemapper" in l]
+        check(len(lines) > 10 and all("Lab.Hot.Chain::Inner+0x" in l for l in lines), lines[:1])
+        # after its end only the daemon knows, and the recording's own mappings tell where
+        text = perf("script", "--show-mmap-events", "--header", "-i", data)
+        load.close()
+        late, said = filtered(text, *there)
+        check_chains(chains(late, frame), "after the end")
+        late, said = filtered(text, *OWN)
+        check(late.encode() == text and "had exited" in said, said)
+        check(server.stop()[0] == 0, "the daemon's end")
+    return f"{n} stacks"
+
+
+def passed(text, *args):
+    """Its text and its peak memory."""
+    with tempfile.TemporaryFile() as out, \
+            subprocess.Popen([program("clrsym"), "filter", *args], stdin=subprocess.PIPE, stdout=out) as p:
+        p.stdin.write(text)
+        p.stdin.flush()
+        end = time.monotonic() + 20
+        while os.fstat(out.fileno()).st_size < text.rindex(b"\n"):
+            check(time.monotonic() < end and p.poll() is None, f"filter {args}: no text")
+            time.sleep(0.01)
+        with open(f"/proc/{p.pid}/status", encoding="ascii", errors="replace") as f:
+            kb = int(re.search(r"VmHWM:\s+(\d+)", f.read())[1])
+        p.stdin.close()
+        check(p.wait(10) == 0, f"filter {args}: {p.returncode}")
+        out.seek(0)
+        return out.read(), kb
+
+
+def test_filter_passes():
+    """What it does not understand comes out as it went in, in bounded memory."""
+    noise = os.urandom(1 << 19).replace(b"0x", b"  ")
+    text = (b"\t7f00 [unknown]\n" + noise + b"\nx" * 10 + b"0x12345 0x7fffffff0000\r\n\n\n" +
+            b"y" * (16 << 20) + b"0x7f0000000000\n" + b"\t" * 300000 + b"\n\0\n" + noise +
+            b"load 1 1.000000: x:\n\t  1234 [unknown] (/a)\n\n0x7f00000000")
+    with hot() as load:
+        for args in (["-p", str(load.pid)], []):
+            out, kb = passed(text, *OWN, *args)
+            check(out == text, f"{args}: other text")
+            check(kb < 16 << 10 or "/san" in program(""), f"{args}: {kb} KB for a line of 16 MB")
+        # an answer comes before the next line
+        with Process([program("clrsym"), "filter", *OWN, "-p", str(load.pid)]) as f:
+            check(f.ask("one") == "one" and f.ask("two") == "two", "not line by line")
+            inner = next(o for o in objects("methods", *OWN, load.pid) if o["name"] == "Inner")
+            check(f.ask(f"at {inner['start']}, {inner['start']}.") ==
+                  "at Lab.Hot.Chain::Inner+0x0, Lab.Hot.Chain::Inner+0x0.", "no name")
+            f.signal(signal.SIGINT)
+            check(f.ask("three") == "three", "^C has ended it")
+            f.p.stdin.close()
+            check(f.wait(10) == 0, f.errors())
+    return f"{len(text) >> 20} MB through {kb} KB"
+
+
+def test_failures():
+    """One line with the cause, and an exit status."""
+    def fails(why, *args, status=1):
+        p = clrsym(*args)
+        said = p.stderr.decode()
+        check(p.returncode == status and re.search(why, said) and len(said.splitlines()) <= 2,
+              f"{args}: exit {p.returncode}: {said}")
+        check(p.stdout == b"", f"{args}: {p.stdout[:100]}")
+
+    with subprocess.Popen(["sleep", "60"]) as other, Load("serve") as load, daemon(load.pid) as (server, there):
+        try:
+            for verb in (["methods"], ["modules"], ["watch"], ["resolve", "1234", "-p"], ["filter", "-p"]):
+                for how in (OWN, there):
+                    fails("no such process|has exited", *verb, 999999999, *how)
+                    fails(rf"pid {other.pid}: .*\S", *verb, other.pid, *how)
+            fails("one PID", "methods", status=2)
+            fails("-p PID or --trace", "resolve", "1234", status=2)
+            fails("not an address", "resolve", *there, "-p", load.pid, "xyz", status=2)
+            p = clrsym("methods", "--socket", "/nonexistent/x", load.pid)
+            check(p.returncode == 0 and b"no clrsymd answers there" in p.stderr, f"{p.stderr}")
+            # the daemon dies in the middle
+            start = objects("methods", *there, load.pid)[0]["start"]
+            with Process([program("clrsym"), "watch", *there, str(load.pid)]) as watch, \
+                    Process([program("clrsym"), "filter", *there, "-p", str(load.pid)]) as f:
+                check("+0x0" in f.ask(start), "no name")
+                end = time.monotonic() + 20
+                while "watching" not in watch.errors():
+                    check(time.monotonic() < end, watch.errors())
+                    time.sleep(0.01)
+                server.signal(signal.SIGKILL)
+                check(watch.wait(10) == 1 and "clrsymd has gone" in watch.errors(), watch.errors())
+                check(f.ask(start) == start, "an answer from nowhere")
+                f.p.stdin.close()
+                check(f.wait(10) == 1 and f.errors().count("clrsymd has gone") == 1, f.errors())
+        finally:
+            other.kill()
