@@ -57,10 +57,10 @@
  *
  * Threads and fork
  *
- *     Any number of threads may use one handle and one process. Lookups take no lock and never
- *     wait. Calls that ask the daemon take turns on a handle: for more at a time, use more handles.
- *     A monitor belongs to one thread at a time. Nothing may be closed while it is in use;
- *     processes and monitors are closed before their handle.
+ *     Any number of threads may use one handle and one process. Lookups take no lock, never wait,
+ *     and may be made in signal handlers. Calls that ask the daemon take turns on a handle; for
+ *     more at a time, use more handles. A monitor belongs to one thread at a time. Nothing may be
+ *     closed while it is in use; processes and monitors are closed before their handle.
  *
  *     After fork() the child may go on to look up in the processes it got, and close them and the
  *     handle; any other call on them returns -ECHILD. It opens a handle of its own. All fds

@@ -226,7 +226,7 @@
 #define CAP_EXPORT_BYTES GIB(4)
 /* A snapshot without readers is kept for so long. */
 #define DEFAULT_SNAPSHOT_IDLE_NS SEC_NS(60)
-/* Retired bodies of 4 KiB of code in a snapshot; the daemon knows of the others. */
+/* Retired bodies of 2 KiB of code in a snapshot; the daemon knows of the others. */
 #define CAP_SNAPSHOT_RETIRED 64u
 
 /* -- Loader --------------------------------------------------------------------------- */

@@ -12,6 +12,7 @@
 #include "base/escape.h"
 #include "cli/cli.h"
 #include "query/text.h"
+#include "reply/reply.h"
 
 static int to_feed(void *data, const void *bytes, size_t n)
 {
@@ -34,34 +35,6 @@ int answer_read_trace(struct codemap *map, const char *path, struct feed **feedp
 	feed_on_lost(*feedp, on_lost, map);
 	r = cli_read_trace(path, to_feed, *feedp);
 	return r < 0 ? r : cli_trace_end(path, feed_nettrace(*feedp));
-}
-
-int answer_method_of(const struct codemap_info *info, struct buf *function, struct query_method *m)
-{
-	int r;
-
-	buf_clear(function);
-	r = names_append(function, &info->name, NAMES_FULL, false);
-	*m = (struct query_method){
-		.method_id = info->method_id,
-		.start = info->start,
-		.load = info->load,
-		.unload = info->unload,
-		.size = info->size,
-		.version = (uint32_t)info->version,
-		.tier = names_tier(info->flags),
-		.ns = info->name.ns,
-		.ns_len = info->name.ns_len,
-		.name = info->name.name,
-		.name_len = info->name.name_len,
-		.sig = info->name.sig,
-		.sig_len = info->name.sig_len,
-		.function = (const char *)function->data,
-		.function_len = function->len,
-		.module = info->module_path,
-		.module_len = info->module_path_len,
-	};
-	return r;
 }
 
 int answer_print_line(struct buf *line)
@@ -92,7 +65,7 @@ void answer_print_body(const struct codemap_info *info, bool json)
 	_cleanup_buf_ struct buf line = { .cap = SIZE_MAX }, function = { .cap = SIZE_MAX };
 	struct query_method m;
 
-	if (answer_method_of(info, &function, &m) < 0)
+	if (reply_method(info, &function, &m) < 0)
 		return;
 	if (json) {
 		buf_putc(&line, '{');

@@ -21,9 +21,6 @@
  */
 int answer_read_trace(struct codemap *map, const char *path, struct feed **feedp);
 
-/* A body of a map as a method; function holds its full name. Returns 0 or -errno of the buffer. */
-int answer_method_of(const struct codemap_info *info, struct buf *function, struct query_method *m);
-
 /* One body, as a line of text ("start size tier name") or a JSON object. */
 void answer_print_body(const struct codemap_info *info, bool json);
 

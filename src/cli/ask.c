@@ -13,6 +13,7 @@
 #include "cli/ask.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 
 #include "base/caps.h"
@@ -20,6 +21,7 @@
 #include "base/log.h"
 #include "cli/answer.h"
 #include "cli/ask_daemon.h"
+#include "reply/reply.h"
 
 /* -- choosing ----------------------------------------------------------------------------- */
 
@@ -171,10 +173,11 @@ static bool always(void *data UNUSED)
 int ask_wait_readable(struct ask *ask, int fd)
 {
 	struct readable readable = { .loop = ask->set.loop };
+	struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
 	int r;
 
 	if (!ask->has_set)
-		return 0;
+		return poll(&poll_fd, 1, -1) < 0 && errno != EINTR ? -errno : 0;
 	r = loop_fd_add(ask->set.loop, &readable.io, fd, EPOLLIN, on_readable);
 	if (r == -EPERM) /* a regular file always can; the sessions have their turn */
 		return sources_wait(&ask->set, always, NULL, 0);
@@ -218,64 +221,45 @@ static int wait_final(struct ask_process *p, const struct ask_item *items, size_
 	return MIN(r, 0);
 }
 
-/* What is there says more than that nothing was announced. */
-static int place_reason(struct ask_process *p, uint64_t addr, const char **reasonp)
-{
-	enum place_kind kind;
-	int r;
-
-	if (!p->places)
-		return 0;
-	r = places_find(p->places, target_proc(p->source->target), map_of(p), addr, clock_now_ns(),
-			&kind);
-	if (r < 0)
-		return r;
-	switch (kind) {
-	case PLACE_UNMAPPED:
-	case PLACE_DATA: *reasonp = QUERY_REASON_UNMAPPED; break;
-	case PLACE_NATIVE: *reasonp = QUERY_REASON_NATIVE; break;
-	case PLACE_STUB: *reasonp = QUERY_REASON_STUB; break;
-	case PLACE_UNKNOWN:
-	case PLACE_PRECOMPILED:
-	case PLACE_CODE_HEAP: break;
-	}
-	return 0;
-}
+/* What an answer borrows from. */
+struct scratch {
+	struct buf function;
+	struct query_method method;
+	char reason[REPLY_REASON_SIZE];
+};
 
 /* Answers one address from a map. */
-static int answer_one(struct ask_process *p, const struct ask_item *item, struct buf *function,
-		      struct query_method *m, struct ask_answer *a)
+static int answer_one(struct ask_process *p, const struct ask_item *item, struct scratch *scratch,
+		      struct ask_answer *a)
 {
 	const struct codemap *map = map_of(p);
 	const struct codemap_body *body;
 	uint64_t addr = item->addr - (item->caller && item->addr);
 	enum codemap_miss miss = CODEMAP_HIT;
 	struct codemap_info info;
-	uint32_t il;
+	uint64_t now = clock_now_ns();
 
 	*a = (struct ask_answer){ .il = -1, .live = p->source };
 	a->final = p->source && source_knows(p->source, item->time ? item->time : UINT64_MAX);
 	body = item->time ? codemap_lookup_at(map, addr, item->time, &miss)
 			  : codemap_lookup(map, addr, &miss);
 	if (!body) {
-		a->reason = codemap_miss_text(miss);
-		return miss == CODEMAP_MISS_UNKNOWN ? place_reason(p, addr, &a->reason) : 0;
+		a->reason = scratch->reason;
+		return reply_reason(map, p->places,
+				    p->source ? target_proc(p->source->target) : NULL, addr,
+				    item->time ? item->time : now, miss, now, scratch->reason);
 	}
 	codemap_body_info(map, body, &info);
-	/* the special offsets (prolog, epilog, no mapping) are no place in the IL */
-	if (codemap_il_lookup(map, body, (uint32_t)(addr - info.start), &il) == 0 &&
-	    il < 0xfffffffdu)
-		a->il = il;
+	a->il = reply_il(map, body, (uint32_t)(addr - info.start));
 	a->offset = (uint32_t)(item->addr - info.start);
-	a->method = m;
-	return answer_method_of(&info, function, m);
+	a->method = &scratch->method;
+	return reply_method(&info, &scratch->function, &scratch->method);
 }
 
 int ask_resolve(struct ask_process *p, const struct ask_item *items, size_t n, uint32_t wait_ms,
 		int (*fn)(void *data, size_t i, const struct ask_answer *a), void *data)
 {
-	_cleanup_buf_ struct buf function = { .cap = SIZE_MAX };
-	struct query_method m;
+	struct scratch scratch = { .function = { .cap = SIZE_MAX } };
 	struct ask_answer a;
 	size_t i;
 	int r = 0;
@@ -285,10 +269,11 @@ int ask_resolve(struct ask_process *p, const struct ask_item *items, size_t n, u
 	if (p->source)
 		r = wait_final(p, items, n, wait_ms);
 	for (i = 0; i < n && r == 0; i++) {
-		r = answer_one(p, &items[i], &function, &m, &a);
+		r = answer_one(p, &items[i], &scratch, &a);
 		if (r == 0)
 			r = fn(data, i, &a);
 	}
+	buf_deinit(&scratch.function);
 	return r;
 }
 
@@ -343,7 +328,7 @@ int ask_methods(struct ask_process *p, bool retired,
 	r = codemap_each(walk.map, collect, &walk);
 	qsort(walk.infos, walk.n, sizeof(*walk.infos), compare_infos);
 	for (i = 0; i < walk.n && r == 0; i++) {
-		r = answer_method_of(&walk.infos[i], &function, &m);
+		r = reply_method(&walk.infos[i], &function, &m);
 		if (r == 0)
 			r = fn(data, &m);
 	}
@@ -411,7 +396,7 @@ static int on_change(void *data, uint32_t slot UNUSED, unsigned int what,
 	if (!body)
 		return 0;
 	codemap_body_info(changes->p->tracked, body, &info);
-	r = answer_method_of(&info, &changes->function, &m);
+	r = reply_method(&info, &changes->function, &m);
 	if (r == 0 && (what & CODEMAP_CHANGE_ADDED))
 		r = changes->fn(changes->data, "load", &m);
 	else if (r == 0 && (what & CODEMAP_CHANGE_ALTERED))

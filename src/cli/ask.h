@@ -40,6 +40,7 @@ struct ask_process {
 	struct ask *ask;
 	struct ask_process *next;
 	pid_t pid;
+	uint64_t start;          /* the daemon's process: which one of that number */
 	struct source *source;   /* we are attached ourselves */
 	struct codemap *trace;   /* recorded; borrowed */
 	struct places *places;   /* of source */

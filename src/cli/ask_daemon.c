@@ -70,11 +70,22 @@ static int say(struct ask_process *p, int r)
 
 /* -- attaching ---------------------------------------------------------------------------- */
 
+/* Returns as the call, or 1 (said): another process has the number now. */
 static int hold(struct ask_process *p)
 {
 	struct daemon_process process;
+	int r;
 
-	return daemon_attach(p->ask->client, p->pid, HOLD_S, CAP_QUERY_ATTACH_WAIT_MS, &process);
+	r = daemon_attach(p->ask->client, p->pid, HOLD_S, CAP_QUERY_ATTACH_WAIT_MS, &process);
+	if (r)
+		return r;
+	if (p->start && p->start != process.start) {
+		log_error("pid %d: it has exited, and the number is another process's now",
+			  (int)p->pid);
+		return 1;
+	}
+	p->start = process.start;
+	return 0;
 }
 
 /* Does it have the process, with all its code? ended: it had. */
@@ -90,6 +101,8 @@ static int is_known(struct ask_process *p, bool *knownp, bool *endedp)
 		if (items[i].pid != p->pid)
 			continue;
 		*endedp = items[i].ended;
+		if (items[i].known)
+			p->start = items[i].start;
 		*knownp = items[i].known && !items[i].ended;
 		break; /* the youngest of that number */
 	}
@@ -99,18 +112,24 @@ static int is_known(struct ask_process *p, bool *knownp, bool *endedp)
 int ask_daemon_open(struct ask_process *p, bool quiet)
 {
 	const char *error;
+	uint64_t remembered;
 	bool known, ended;
 	int r;
 
 	r = is_known(p, &known, &ended);
+	remembered = p->start;
+	if (ended)
+		p->start = 0; /* a new one may have the number */
 	if (r == 0 && !known)
 		r = hold(p);
 	if (r == 0)
 		return 0;
 	error = query_client_error(p->ask->client);
 	/* it has exited: what is known of it is still there */
-	if (r == QUERY_E_REMOTE && ended && strcmp(error, QUERY_ERROR_NO_PROCESS) == 0)
+	if (r == QUERY_E_REMOTE && ended && strcmp(error, QUERY_ERROR_NO_PROCESS) == 0) {
+		p->start = remembered;
 		return 0;
+	}
 	if (r == QUERY_E_REMOTE && quiet)
 		return 1;
 	return say(p, r);
@@ -132,7 +151,9 @@ static int call(struct ask_process *p, const char *method, json_t *parameters, b
 
 	if (!parameters)
 		parameters = json_object();
-	if (!parameters || json_object_set_new(parameters, "pid", json_integer(p->pid)) < 0) {
+	if (!parameters || json_object_set_new(parameters, "pid", json_integer(p->pid)) < 0 ||
+	    (p->start &&
+	     json_object_set_new(parameters, "start", json_integer((json_int_t)p->start)) < 0)) {
 		json_decref(parameters);
 		return -ENOMEM;
 	}
@@ -340,7 +361,7 @@ static int resolve_some(struct ask_process *p, const struct ask_item *items, siz
 			   strcmp(a.reason, QUERY_REASON_NOT_ATTACHED) == 0) {
 			/* our hold has ended; if it cannot be had again, that is the answer */
 			r = hold(p);
-			if (r < 0)
+			if (r < 0 || r == 1)
 				r = say(p, r);
 			else
 				r = resolve_some(p, items, n, wait_ms, false, fn, data, first);
@@ -494,8 +515,9 @@ int ask_daemon_watch(struct ask_process *p,
 
 	if (signals < 0)
 		return signals;
-	r = query_client_call_more(p->ask->client, QUERY_INTERFACE ".Monitor",
-				   json_pack("{s:i}", "pid", (int)p->pid));
+	r = query_client_call_more(
+		p->ask->client, QUERY_INTERFACE ".Monitor",
+		json_pack("{s:i, s:I}", "pid", (int)p->pid, "start", (json_int_t)p->start));
 	while (r == 0 && continues) {
 		r = next_or_signal(p->ask->client, signals, &o, &continues, &stop);
 		if (stop)

@@ -76,10 +76,10 @@ struct filter {
 	size_t n_edits, room_edits;
 	struct edit **asked; /* those of one question */
 	struct buf names, out;
-	uint64_t retry_ns; /* not before */
-	bool told_clock;   /* that it is not known */
-	bool failed;       /* said on stderr; the rest goes out as it is */
-	unsigned int gone; /* processes that had exited */
+	uint64_t retry_ns;         /* not before */
+	bool told_clock;           /* that it is not known */
+	bool failed;               /* said on stderr; the rest goes out as it is */
+	unsigned int gone, denied; /* processes that had exited, or may not be looked at */
 };
 
 static void filter_deinit(struct filter *f)
@@ -147,6 +147,7 @@ static int open_process(struct filter *f, struct process *p)
 	/* the daemon may remember one that has gone */
 	r = gone && quiet && !f->ask.client ? 1 : ask_open(&f->ask, p->pid, quiet, &p->asked);
 	f->gone += r == 1 && gone;
+	f->denied += r == 1 && quiet && !gone;
 	f->failed |= f->ask.failed;
 	return MIN(r, 0);
 }
@@ -583,6 +584,9 @@ int cli_filter(int argc, char **argv)
 	if (f.gone)
 		log_info("%u process%s had exited: no names for %s frames", f.gone,
 			 f.gone == 1 ? "" : "es", f.gone == 1 ? "its" : "their");
+	if (f.denied)
+		log_info("%u process%s may not be looked at%s", f.denied, f.denied == 1 ? "" : "es",
+			 geteuid() ? " (run as root)" : "");
 	r = cli_end(r);
 	return f.failed ? EXIT_FAILED : r;
 }

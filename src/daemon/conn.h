@@ -65,6 +65,7 @@ struct conn {
 	bool queued, paused;      /* has its turn coming; not read from until there is memory */
 	bool throttled;           /* queued, but its user has had its share */
 	bool eof;                 /* nothing more will come */
+	bool too_long;            /* the request that is coming is: nothing more is read */
 	bool dead;                /* to be freed when its callback is over */
 	int fd;
 	struct loop_fd io;
@@ -172,11 +173,7 @@ bool method_check_names(struct conn *c, json_t *parameters, const char *const *n
 
 /* Text of a process or a file system, whatever bytes it has. */
 json_t *method_text(const char *s, size_t len);
-/* A body in the form of the interface; function: scratch that the result borrows from. */
-int method_of_body(const struct codemap *map, const struct codemap_body *body, struct buf *function,
-		   struct query_method *m);
-
-/* The same as a range with its raw name; borrows from the map until its next change. */
+/* A body as a range with its raw name; borrows from the map until its next change. */
 int method_range(struct codemap *map, const struct codemap_body *body,
 		 const struct codemap_info *info, struct range_body *range);
 

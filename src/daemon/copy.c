@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "query/snapshot.h"
+#include "reply/reply.h"
 
 /* How often known_until moves on while nothing changes. */
 #define TICK_NS MS_NS(50)
@@ -41,6 +42,9 @@ struct copy {
 	struct conn **monitors;
 	size_t n_monitors;
 	uint64_t idle_ns; /* without readers since then */
+	uint64_t touched_ns;
+	bool changed; /* since the last tick */
+	bool settled; /* nothing is left to do for its memory */
 	struct loop_work work;
 	struct loop_timer tick;
 	struct buf function, function_short;
@@ -84,7 +88,7 @@ static void begin_writer(struct copy *copy)
 		copy->former = TAKE_PTR(copy->writer);
 	copy->writer = writer;
 	copy->generation = identity.generation;
-	copy->ready = copy->closed = false;
+	copy->ready = copy->closed = copy->settled = false;
 	copy->filling = true;
 	copy->fill_slot = 0;
 }
@@ -152,10 +156,14 @@ static void put_slot(struct copy *copy, uint32_t slot, const struct codemap_body
 
 static void tell_monitors(struct copy *copy, unsigned int what, const struct codemap_body *body)
 {
+	struct codemap_info info;
 	struct query_method m;
 	size_t i;
 
-	if (!copy->n_monitors || !body || method_of_body(copy->map, body, &copy->function, &m) < 0)
+	if (!copy->n_monitors || !body)
+		return;
+	codemap_body_info(copy->map, body, &info);
+	if (reply_method(&info, &copy->function, &m) < 0)
 		return;
 	for (i = 0; i < copy->n_monitors; i++) {
 		struct conn *c = copy->monitors[i];
@@ -183,6 +191,8 @@ static int on_change(void *data, uint32_t slot, unsigned int what, const struct 
 {
 	struct copy *copy = data;
 
+	copy->changed = true;
+	copy->settled = false;
 	put_slot(copy, slot, body);
 	tell_monitors(copy, what, body);
 	return 0;
@@ -298,6 +308,21 @@ static void copy_free(struct copy *copy)
 	free(copy);
 }
 
+/* Whoever reads the snapshot uses the process, although the daemon is not asked. */
+static void touch(struct copy *copy, uint64_t now)
+{
+	const struct conn *c;
+	size_t i;
+
+	if (!copy->readers || now - copy->touched_ns < SEC_NS(1))
+		return;
+	copy->touched_ns = now;
+	for (c = copy->srv->conns; c; c = c->next)
+		for (i = 0; i < c->n_copies; i++)
+			if (c->copies[i] == copy)
+				entry_touch(copy->entry, c->peer.uid);
+}
+
 static void on_tick(struct loop_timer *timer)
 {
 	struct copy *copy = container_of(timer, struct copy, tick);
@@ -310,6 +335,11 @@ static void on_tick(struct loop_timer *timer)
 		}
 		drop_writers(copy, true);
 	}
+	touch(copy, now);
+	/* takes some ms: only while it is quiet */
+	if (copy->ready && !copy->changed && !copy->settled)
+		copy->settled = !snapshot_settle(copy->writer);
+	copy->changed = false;
 	if (!copy->writer || copy->closed)
 		return;
 	if (copy->readers)

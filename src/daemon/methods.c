@@ -65,39 +65,6 @@ json_t *method_text(const char *s, size_t len)
 
 /* -- values ------------------------------------------------------------------------------- */
 
-int method_of_body(const struct codemap *map, const struct codemap_body *body, struct buf *function,
-		   struct query_method *m)
-{
-	struct codemap_info info;
-	int r;
-
-	codemap_body_info(map, body, &info);
-	buf_clear(function);
-	r = names_append(function, &info.name, NAMES_FULL, false);
-	if (r < 0)
-		return r;
-	*m = (struct query_method){
-		.method_id = info.method_id,
-		.start = info.start,
-		.load = info.load,
-		.unload = info.unload,
-		.size = info.size,
-		.version = (uint32_t)info.version,
-		.tier = names_tier(info.flags),
-		.ns = info.name.ns,
-		.name = info.name.name,
-		.sig = info.name.sig,
-		.function = (const char *)function->data,
-		.module = info.module_path,
-		.ns_len = info.name.ns_len,
-		.name_len = info.name.name_len,
-		.sig_len = info.name.sig_len,
-		.function_len = function->len,
-		.module_len = info.module_path_len,
-	};
-	return 0;
-}
-
 int method_range(struct codemap *map, const struct codemap_body *body,
 		 const struct codemap_info *info, struct range_body *range)
 {
@@ -189,9 +156,12 @@ static void get_info(struct conn *c, json_t *parameters)
 
 static void get_interface_description(struct conn *c, json_t *parameters)
 {
+	static const char *const names[] = { "interface", NULL };
 	const char *name = json_string_value(json_object_get(parameters, "interface"));
 	const char *text = name ? query_description(name) : NULL;
 
+	if (!method_check_names(c, parameters, names))
+		return;
 	if (!name)
 		conn_bad_parameter(c, "interface");
 	else if (text)

@@ -16,6 +16,7 @@
 #include "base/caps.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "reply/reply.h"
 
 /* Addresses between two looks at the clock. */
 #define BATCH 128u
@@ -65,6 +66,7 @@ static int64_t tell(struct resolve *r, const struct codemap *map, const struct c
 		    const struct codemap_info *life)
 {
 	uint64_t at = hash_u64(life->load, life->start);
+	struct codemap_info info;
 	struct query_method m;
 	int e;
 
@@ -75,7 +77,8 @@ static int64_t tell(struct resolve *r, const struct codemap *map, const struct c
 			return told->index - 1;
 		if (told->index)
 			continue;
-		e = method_of_body(map, body, &r->function, &m);
+		codemap_body_info(map, body, &info);
+		e = reply_method(&info, &r->function, &m);
 		if (e < 0)
 			return e;
 		*told = (struct told){ life->start, life->load,
@@ -84,56 +87,12 @@ static int64_t tell(struct resolve *r, const struct codemap *map, const struct c
 	}
 }
 
-/* Where the gap began that a time lies in. */
-static uint64_t gap_of(const struct codemap *map, uint64_t time)
-{
-	uint64_t from, to;
-	size_t i;
-
-	for (i = 0; codemap_gap_at(map, i, &from, &to); i++)
-		if (time >= from && time <= to)
-			return from;
-	return time;
-}
-
-/* The word for an address without a method. */
-static int miss_reason(struct resolve *r, uint64_t addr, uint64_t time, enum codemap_miss miss,
-		       char *text, size_t size)
-{
-	struct entry *e = r->entry;
-	const struct codemap *map = target_map(e->target);
-	enum place_kind kind = PLACE_UNKNOWN;
-	const char *word = codemap_miss_text(miss);
-	int result;
-
-	if (miss == CODEMAP_MISS_LOST) {
-		snprintf(text, size, "%s at %" PRIu64, word, gap_of(map, time));
-		return 0;
-	}
-	if (miss == CODEMAP_MISS_UNKNOWN) {
-		result = e->places ? 0 : places_new(&e->places);
-		if (result == 0)
-			result = places_find(e->places, e->proc, map, addr, r->now, &kind);
-		if (result < 0)
-			return result;
-	}
-	if (kind == PLACE_UNMAPPED || kind == PLACE_DATA)
-		word = QUERY_REASON_UNMAPPED;
-	else if (kind == PLACE_NATIVE)
-		word = QUERY_REASON_NATIVE;
-	else if (kind == PLACE_STUB)
-		word = QUERY_REASON_STUB;
-	snprintf(text, size, "%s", word);
-	return 0;
-}
-
 static int answer_hit(struct resolve *r, const struct query_address *q, const struct codemap *map,
 		      const struct codemap_body *body)
 {
 	struct codemap_info life;
-	uint32_t il, offset;
+	uint32_t offset;
 	int64_t index;
-	bool has_il;
 
 	codemap_body_life(map, body, &life);
 	index = tell(r, map, body, &life);
@@ -141,9 +100,8 @@ static int answer_hit(struct resolve *r, const struct query_address *q, const st
 		return (int)index;
 	offset = (uint32_t)(q->addr - life.start);
 	r->hits++;
-	/* the special offsets (prolog, epilog, no mapping) are no place in the IL */
-	has_il = codemap_il_lookup(map, body, offset - q->caller, &il) == 0 && il < 0xfffffffdu;
-	query_answers_hit(&r->answers, (uint32_t)index, offset, has_il ? (int64_t)il : -1);
+	query_answers_hit(&r->answers, (uint32_t)index, offset,
+			  reply_il(map, body, offset - q->caller));
 	return 0;
 }
 
@@ -153,14 +111,18 @@ static int answer(struct resolve *r, const struct query_address *q)
 	uint64_t addr = q->addr - (q->caller && q->addr);
 	const struct codemap_body *body;
 	enum codemap_miss miss;
-	char reason[64];
+	struct entry *entry = r->entry;
+	char reason[REPLY_REASON_SIZE];
 	int e;
 
 	body = q->time ? codemap_lookup_at(map, addr, q->time, &miss)
 		       : codemap_lookup(map, addr, &miss);
 	if (body)
 		return answer_hit(r, q, map, body);
-	e = miss_reason(r, addr, q->time ? q->time : r->now, miss, reason, sizeof(reason));
+	e = entry->places ? 0 : places_new(&entry->places);
+	if (e == 0)
+		e = reply_reason(map, entry->places, entry->proc, addr, q->time ? q->time : r->now,
+				 miss, r->now, reason);
 	if (e == 0)
 		query_answers_miss(&r->answers, reason);
 	return e;

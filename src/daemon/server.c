@@ -31,6 +31,8 @@
 /* No fd is left: the next try. */
 #define ACCEPT_PAUSE_NS MS_NS(200)
 #define THROTTLE_NS     MS_NS(20)
+/* Turns before sockets are looked at again: what a newcomer waits for others' large batches. */
+#define TURNS_NS (MS_NS(1) / 2)
 /* A reply is taken at this rate at least. */
 #define OUT_BYTES_PER_SEC MIB(1)
 /* perf's clock against ours: drifts by some microseconds in that time. */
@@ -358,8 +360,10 @@ static void next_call(struct conn *c)
 	int r;
 
 	r = wire_next(&c->wire, &msg);
-	if (r == WIRE_E_MORE)
+	if (r == WIRE_E_MORE && !c->too_long)
 		return;
+	if (r == WIRE_E_MORE)
+		r = WIRE_E_TOO_BIG;
 	if (r == 0) {
 		r = wire_parse_call(msg, &call);
 		if (r == 0) {
@@ -452,6 +456,7 @@ static bool server_work(struct loop_work *work, uint64_t deadline_ns)
 	struct server *srv = container_of(work, struct server, work);
 	uint64_t now = clock_now_ns(), then;
 
+	deadline_ns = MIN(deadline_ns, now + TURNS_NS);
 	while (srv->turns && now < deadline_ns) {
 		struct conn *c = take_turn(srv);
 
@@ -493,7 +498,8 @@ static void receive(struct conn *c)
 		return;
 	}
 	if (r > 0) {
-		/* its turn says so */
+		/* its turn says so, or takes the whole ones first */
+		c->too_long = !wire_ready(&c->wire);
 		queue_turn(c);
 		return;
 	}

@@ -12,7 +12,7 @@
 
 #include "base/caps.h"
 #include "base/clock.h"
-#include "query/text.h"
+#include "reply/reply.h"
 
 /* A monitor's changes that wait for it. */
 #define CHANGES_CAP MIB(4)
@@ -75,6 +75,7 @@ static enum op_result list_step(struct conn *c, struct op *op, uint64_t deadline
 {
 	struct list *list = container_of(op, struct list, op);
 	const struct codemap_body *body;
+	struct codemap_info info;
 	struct query_method m;
 	int r = 0;
 
@@ -86,7 +87,8 @@ static enum op_result list_step(struct conn *c, struct op *op, uint64_t deadline
 	while ((body = list_next(list, list->map))) {
 		if (list->n)
 			buf_putc(&list->text, ',');
-		r = method_of_body(list->map, body, &list->function, &m);
+		codemap_body_info(list->map, body, &info);
+		r = reply_method(&info, &list->function, &m);
 		if (r < 0)
 			break;
 		buf_putc(&list->text, '{');

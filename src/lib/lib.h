@@ -12,8 +12,8 @@
 
 #include <jansson.h>
 
+#include "../../include/clrsym.h"
 #include "base/util.h"
-#include "include/clrsym.h"
 #include "query/client.h"
 #include "query/snapshot.h"
 

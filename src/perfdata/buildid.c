@@ -49,7 +49,7 @@
 #define HEX_LENGTH (2 * BUILDID_SIZE)
 
 /* A prune at the same time can disturb an add once a directory; more is no accident. */
-#define CAP_TRIES 16u
+#define CAP_TRIES 256u
 /* Ours are clrsym/NAME/ID/elf; what is deeper is not of our making. */
 #define CAP_DEPTH 8u
 

@@ -67,6 +67,30 @@ static inline void copy_words(uint64_t *to, const void *from, size_t n)
 		to[i] = shared_load((const uint64_t *)from + i);
 }
 
+void *snapshot_map(int fd, size_t size, int prot)
+{
+	uint8_t *room =
+		mmap(NULL, size + SNAPSHOT_PIECE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	size_t before;
+	void *base;
+
+	if (room == MAP_FAILED)
+		return MAP_FAILED;
+	before = -(uintptr_t)room % SNAPSHOT_PIECE;
+	base = mmap(room + before, size, prot, MAP_SHARED | MAP_FIXED, fd, 0);
+	if (base == MAP_FAILED) {
+		munmap(room, size + SNAPSHOT_PIECE);
+		return MAP_FAILED;
+	}
+	/* whole pages: munmap() rounds up */
+	if (before)
+		munmap(room, before);
+	size = (size + 4095) & ~(size_t)4095;
+	if (before < SNAPSHOT_PIECE)
+		munmap((uint8_t *)base + size, SNAPSHOT_PIECE - before);
+	return base;
+}
+
 static int map_file(struct snapshot *s, int fd)
 {
 	int seals = fcntl(fd, F_GET_SEALS);
@@ -80,7 +104,7 @@ static int map_file(struct snapshot *s, int fd)
 		return -errno;
 	if (!S_ISREG(st.st_mode) || st.st_size < (off_t)sizeof(*s->header))
 		return SNAPSHOT_E_INVALID;
-	base = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+	base = snapshot_map(fd, (size_t)st.st_size, PROT_READ);
 	if (base == MAP_FAILED)
 		return -errno;
 	s->base = base;
@@ -193,8 +217,8 @@ static inline uint32_t keys_until(const uint64_t *entries, uint32_t n_words, uin
 /* The entries of a line, once they are known to lie in the file. */
 struct entries {
 	const uint64_t *at;
-	uint32_t n_live, n_retired,
-		until; /* until: how many have a key at or below the asked one */
+	uint32_t n_live, n_retired;
+	uint32_t until; /* so many have a key at or below the asked one */
 };
 
 static inline void entries_inline(const uint64_t *line, uint32_t follows, uint32_t key,

@@ -85,6 +85,12 @@ int snapshot_retire(struct snapshot_writer *w, uint32_t slot, uint64_t unload);
 void snapshot_remove(struct snapshot_writer *w, uint32_t slot);
 /* After the changes of a round: answers up to known_until (which never falls) are final. */
 void snapshot_publish(struct snapshot_writer *w, uint64_t known_until);
+/*
+ * When there is time: makes a huge page (2 MiB) of small ones that are in use, which saves every
+ * reader a third of a question among very many ranges. One a call, of some ms. Returns whether
+ * there may be another; false also where the kernel has none to give (before 6.1: never).
+ */
+bool snapshot_settle(struct snapshot_writer *w);
 /* Nothing more will come: another generation took over (replaced), or the process has ended. */
 void snapshot_close(struct snapshot_writer *w, bool replaced);
 

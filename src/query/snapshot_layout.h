@@ -106,6 +106,13 @@ struct snapshot_header {
 
 _Static_assert(offsetof(struct snapshot_header, known_until) == 128, "in a cache line of its own");
 
+/* Parts begin at a multiple of it, in the file and in memory, so that the kernel may use huge
+ * pages. */
+#define SNAPSHOT_PIECE MIB(2)
+
+/* Maps a snapshot's file; MAP_FAILED with errno if that fails. */
+void *snapshot_map(int fd, size_t size, int prot);
+
 struct snapshot_region {
 	uint64_t key;   /* number + 1; 0: free */
 	uint64_t lines; /* bytes from the start of the file */

@@ -23,6 +23,10 @@
 
 #include "query/snapshot_heap.h"
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1 */
+#endif
+
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
 
 /* User addresses, with five levels of page tables. */
@@ -58,11 +62,18 @@ struct snapshot_writer {
 	uint32_t n_places;
 	struct snapshot_stats stats;
 	uint32_t slots_used; /* all that were ever used lie below */
+	bool no_huge;        /* huge pages cannot be had */
+	uint64_t settled[3]; /* of ranges, heap, lines: bytes looked at already */
 	int fd;
 	struct draft draft;
 };
 
 /* -- Making one --------------------------------------------------------------------------- */
+
+static uint64_t round_up(uint64_t offset)
+{
+	return (offset + SNAPSHOT_PIECE - 1) & ~(SNAPSHOT_PIECE - 1);
+}
 
 static void layout(struct snapshot_header *h, const struct snapshot_identity *identity,
 		   unsigned int size_class)
@@ -85,8 +96,8 @@ static void layout(struct snapshot_header *h, const struct snapshot_identity *id
 		.region_bits = MIN(15 + 3 * size_class, 23u),
 		.state = SNAPSHOT_CURRENT,
 	};
-	h->ranges = h->regions + (sizeof(struct snapshot_region) << h->region_bits);
-	h->heap = h->ranges + h->n_slots * sizeof(struct range);
+	h->ranges = round_up(h->regions + (sizeof(struct snapshot_region) << h->region_bits));
+	h->heap = round_up(h->ranges + h->n_slots * sizeof(struct range));
 	h->end = h->heap + heap_bytes[size_class];
 }
 
@@ -100,7 +111,7 @@ static int make_file(struct snapshot_writer *w, uint64_t size)
 	/* the mode: who gets it may not open it for writing, as fallocate() could fill it */
 	if (fd < 0 || fchmod(fd, 0400) < 0 || ftruncate(fd, (off_t)size) < 0)
 		return -errno;
-	base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	base = snapshot_map(fd, size, PROT_READ | PROT_WRITE);
 	if (base == MAP_FAILED)
 		return -errno;
 	w->base = base;
@@ -636,6 +647,41 @@ void snapshot_publish(struct snapshot_writer *w, uint64_t known_until)
 void snapshot_close(struct snapshot_writer *w, bool replaced)
 {
 	shared_store(&w->header->state, replaced ? SNAPSHOT_REPLACED : SNAPSHOT_ENDED);
+}
+
+/* Is nearly all of a piece in use? A huge page would fill the holes. */
+static bool piece_used(uint8_t *piece)
+{
+	unsigned char resident[SNAPSHOT_PIECE / 4096];
+	size_t i, n = 0;
+
+	if (mincore(piece, SNAPSHOT_PIECE, resident) < 0)
+		return false;
+	for (i = 0; i < sizeof(resident); i++)
+		n += resident[i] & 1;
+	return n >= sizeof(resident) * 15 / 16;
+}
+
+bool snapshot_settle(struct snapshot_writer *w)
+{
+	const struct snapshot_header *h = w->header;
+	uint64_t *done = w->settled;
+	uint8_t *piece;
+
+	if (w->no_huge)
+		return false;
+	/* lines first, of which each question takes one; they grow downwards */
+	if (h->end - w->heap.end - done[2] >= SNAPSHOT_PIECE)
+		piece = w->base + h->end - (done[2] += SNAPSHOT_PIECE);
+	else if (w->slots_used * sizeof(struct range) - done[0] >= SNAPSHOT_PIECE)
+		piece = w->base + h->ranges + (done[0] += SNAPSHOT_PIECE) - SNAPSHOT_PIECE;
+	else if (w->heap.next - h->heap - done[1] >= SNAPSHOT_PIECE)
+		piece = w->base + h->heap + (done[1] += SNAPSHOT_PIECE) - SNAPSHOT_PIECE;
+	else
+		return false;
+	if (piece_used(piece) && madvise(piece, SNAPSHOT_PIECE, MADV_COLLAPSE) < 0)
+		w->no_huge = true;
+	return !w->no_huge;
 }
 
 void snapshot_get_stats(const struct snapshot_writer *w, struct snapshot_stats *stats)

@@ -7,8 +7,8 @@
  * The text of the interface (query_description()) is the reference for clients; what
  * stands here is the C side of the same. Forms that every method shares:
  *
- *  - an address is a JSON integer, or a string of 1 to 16 hex digits (needed from 2^63 on), with or
- *    without 0x, upper or lower case;
+ *  - an address is a JSON integer, or a string of "0x" and 1 to 16 hex digits (needed from 2^63
+ * on);
  *  - a time is CLOCK_MONOTONIC ns, as an integer or a string of decimal digits; 0 or absent: the
  *    last known state;
  *  - a process is pid (as the caller sees it) and optionally start (field 22 of /proc/PID/stat);

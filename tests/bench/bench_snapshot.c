@@ -13,8 +13,9 @@
  * alternate, a pair at a time, because the machine's speed drifts; figures are medians over the
  * pairs, with the spread of the middle half.
  */
-#include <string.h>
+#include <sys/mman.h>
 
+#include "base/caps.h"
 #include "base/clock.h"
 #include "query/snapshot.h"
 #include "tests/bench/bodies.h"
@@ -165,6 +166,60 @@ static void make_queries(void)
 	}
 }
 
+static void settle(struct snapshot_writer *w)
+{
+	uint64_t begin = clock_now_ns();
+	uint32_t n = 0;
+
+	while (snapshot_settle(w))
+		n++;
+	printf("%u huge pages, %.2f ms each\n", n,
+	       (double)(clock_now_ns() - begin) / 1e6 / MAX(n, 1u));
+}
+
+/*
+ * The least that a lookup could do: one access to an index of a cache line for each two KiB of code
+ * (9 MiB), each dependent on the last, with huge pages.
+ */
+#define N_LINES 147456u
+
+static uint64_t *lines;
+
+static void make_lines(void)
+{
+	uint32_t i, j, t;
+	uint32_t *order = malloc(N_LINES * sizeof(*order));
+
+	lines = aligned_alloc(MIB(2), MIB(10));
+	if (!order || !lines)
+		abort();
+	(void)madvise(lines, MIB(10), MADV_HUGEPAGE);
+	for (i = 0; i < N_LINES; i++)
+		order[i] = i;
+	/* one circle through all of them */
+	for (i = N_LINES - 1; i; i--) {
+		j = draw(i);
+		t = order[i];
+		order[i] = order[j];
+		order[j] = t;
+	}
+	for (i = 0; i < N_LINES; i++)
+		lines[i * 8] = order[i] * 8;
+	free(order);
+}
+
+static double run_lines(void *data)
+{
+	uint64_t begin = clock_now_ns(), at = 0;
+	uint32_t i;
+
+	(void)data;
+	for (i = 0; i < N_QUERIES * N_ROUNDS; i++)
+		at = lines[at];
+	sink = at;
+	return (double)(clock_now_ns() - begin) / N_QUERIES / N_ROUNDS;
+}
+
 /* -- Publishing --------------------------------------------------------------------------- */
 
 static double publish_new(struct snapshot_writer *w, uint32_t from)
@@ -224,9 +279,16 @@ int main(void)
 	if (snapshot_open(&snapshot, snapshot_writer_fd(large)))
 		abort();
 	make_queries();
+	make_lines();
 
+	measure_pairs("small pages: which range / bsearch", run_which, run_bsearch, query_addr,
+		      &ns);
+	measure_pairs("small pages: its record / bsearch", run_record, run_bsearch, query_addr,
+		      &ns);
+	settle(large);
 	dependent = measure_pairs("dependent on which range / bsearch", run_which, run_bsearch,
 				  query_addr, &ns);
+	measure_pairs("one bare miss / bsearch", run_lines, run_bsearch, query_addr, &ns);
 	measure_pairs("dependent on its record / bsearch", run_record, run_bsearch, query_addr,
 		      &ns);
 	measure_pairs("dependent on its name / bsearch", run_name, run_bsearch, query_addr, &ns);
@@ -236,6 +298,7 @@ int main(void)
 	measure_pairs("Zipf, dependent on the name / bsearch", run_name, run_bsearch, hot_addr,
 		      &ns);
 	snapshot_free(snapshot);
+	free(lines);
 	good = dependent <= 0.4 && zipf <= 60 && publish <= 1.5;
 	printf("budget: dependent %.3f of bsearch (<= 0.4), Zipf %.1f ns (<= 60), publish at "
 	       "1,000,000 %.2f of at 10,000 (about 1): %s\n",

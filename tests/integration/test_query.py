@@ -5,7 +5,6 @@ Most tests share one daemon (root's, with the groups it looks for) and a few tar
 them when the first test asks.
 """
 import atexit
-import bisect
 import collections
 import contextlib
 import functools
@@ -15,6 +14,7 @@ import mmap
 import os
 import random
 import re
+import resource
 import select
 import shutil
 import signal
@@ -23,7 +23,6 @@ import stat
 import statistics
 import struct
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -52,12 +51,14 @@ class World:
         self.socket = os.path.join(self.dir, "q")
         self.load = self.stack.enter_context(Load("serve"))
         self.owned = self.target("--reuid", str(OWNER), "--regid", str(OWNER), "--clear-groups")
-        # what a set-uid program looks like: another effective than real user
+        # what set-uid programs look like: another effective than real user
         self.setuid = self.target("--ruid", str(OWNER), "--euid", "0")
-        self.daemon = self.stack.enter_context(
-            Daemon(self.load.pid, self.owned.pid, self.setuid.pid, socket=self.socket))
-        self.daemon.complete(3)
+        self.setuid_owner = self.target("--ruid", str(OTHER), "--euid", str(OWNER))
+        pids = [t.pid for t in (self.load, self.owned, self.setuid, self.setuid_owner)]
+        self.daemon = self.stack.enter_context(Daemon(*pids, socket=self.socket))
+        self.daemon.complete(len(pids))
         self.root = self.stack.enter_context(Client(self.socket))
+        self.begin_stalling()
 
     def group(self, name):
         """Its number; made for the tests, and removed after them, where it is absent."""
@@ -66,6 +67,15 @@ class World:
         subprocess.run(["groupadd", "--system", name], check=True, capture_output=True)
         self.stack.callback(subprocess.run, ["groupdel", name], capture_output=True)
         return grp.getgrnam(name).gr_gid
+
+    def begin_stalling(self):
+        """Clients of whom test_stalled_clients() sees, some other tests later, what became of them."""
+        self.stalled_since = time.monotonic()
+        self.half, self.deaf, self.idle = (
+            self.stack.enter_context(contextlib.closing(raw(self.socket))) for _ in range(3))
+        self.half.sendall(HEAD)
+        call = {"method": f"{query.INTERFACE}.ListMethods", "parameters": {"pid": self.load.pid}}
+        self.deaf.sendall((json.dumps(call).encode() + b"\0") * 10)
 
     def target(self, *user):
         return self.stack.enter_context(Load("serve", wrap=["setpriv", *user, "--"]))
@@ -319,7 +329,8 @@ def test_reasons():
     found["not announced"] = next(
         (r for r in w.root.resolve(pid, list(range(heap[0], min(heap[1], heap[0] + 16 * 16000), 16)))["reason"]
          if r == "not announced"), None)
-    check(reason(start, time=m["load"] - 10**6) in ("not loaded yet", "not announced"), "before its time")
+    found["not loaded yet"] = reason(start, time=m["load"] - 10**6)
+    found["expired"] = reason(start, time=1)
     # a DynamicMethod that has come and gone
     d = new_method(w, command="dyn 1")
     w.load.ok("drop")
@@ -608,7 +619,8 @@ def test_who_may_what():
     """root, owner, other, administrator and stranger, each with every method and each target."""
     w = world()
     gid, admin_gid = w.groups
-    targets = {"root's": w.load.pid, "owner's": w.owned.pid, "set-uid": w.setuid.pid}
+    targets = {"root's": w.load.pid, "owner's": w.owned.pid, "set-uid": w.setuid.pid,
+               "set-uid to owner": w.setuid_owner.pid}
     cells = 0
     with contextlib.ExitStack() as stack:
         users = {"root": w.user(0), "owner": w.user(OWNER, gid), "other": w.user(OTHER, gid),
@@ -735,7 +747,8 @@ def test_attach_and_hold():
         w.root.call("Detach", {"pid": kept.pid})
         until(lambda: kept.pid not in attached(), what="the end of the sessions")
         # free for others again
-        p = subprocess.run([program("clrsym"), "map", "--no-daemon", str(kept.pid)], capture_output=True, text=True)
+        p = subprocess.run([program("clrsym"), "map", "--no-daemon", str(kept.pid)], capture_output=True,
+                           text=True)
         check(p.returncode == 0, p.stderr)
         r = w.root.call("Attach", {"pid": kept.pid, "wait_ms": 20000})
         check(r["process"]["complete"], "not attached again")
@@ -906,14 +919,14 @@ BAD_REQUESTS = {
 
 
 def test_bad_requests():
-    """An error or a closed connection; the daemon keeps its size."""
+    """An error and a closed connection, at once; the daemon keeps its size."""
     w = world()
     before = rss_kb(w.daemon.pid)
     for what, pieces in BAD_REQUESTS.items():
         with contextlib.closing(raw(w.socket)) as s:
-            s.settimeout(10)
+            s.settimeout(3)
             answer = pour(s, pieces())
-            check(not answer or b'"error"' in answer, f"{what}: {answer[:200]}")
+            check(b'"error"' in answer, f"{what}: {answer[:200]}")
         check(w.root.call("Status")["pid"] == w.daemon.pid, f"{what}: the daemon has gone")
     grown = rss_kb(w.daemon.pid) - before
     check(grown < 32 << 10, f"{grown} KB more")
@@ -1008,7 +1021,6 @@ def test_hostile_clients():
     cap = caps()
     # what user memory may be, and what glibc and the code map's own growth add
     limit = rss_kb(w.daemon.pid) + (cap["CAP_QUERY_USER_MEMORY"] >> 10) + (48 << 10)
-    import resource
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     said, bad = [], []
     with Client(w.socket) as c:
@@ -1019,14 +1031,19 @@ def test_hostile_clients():
                           (attack_many, 1)):
             with children(OWNER, w.groups[0], [attack(w.socket, w.owned.pid)] * n):
                 time.sleep(0.3)
-                worst, most, rounds = (0, 0), 0, []
+                connected, most, rounds = 0, 0, []
                 end = time.monotonic() + 1.2
                 while time.monotonic() < end or len(rounds) < 3:
                     rounds.append(pace.measure(60))
+                    began = time.monotonic()
+                    with Client(w.socket) as another:
+                        another.call("Status")
+                    connected = max(connected, time.monotonic() - began)
                     most = max(most, rss_kb(w.daemon.pid))
             worst = statistics.median(r[0] for r in rounds), statistics.median(r[1] for r in rounds)
             name = attack.__name__.removeprefix("attack_")
             said.append(f"{name} {worst[0]:.0f}/{worst[1]:.0f} us, {most >> 10} MB")
+            check(connected < 1, f"{name}: a new client waited {connected:.2f} s")
             if worst[0] > 5 * calm[0] + 300:
                 bad.append(name)
             check(most < limit, f"{name}: {most} KB, more than {limit}")
@@ -1036,6 +1053,22 @@ def test_hostile_clients():
     text = f"calm {calm[0]:.0f}/{calm[1]:.0f} us (median/95%); " + ", ".join(said)
     check(not bad, f"slower than 5 times: {bad}; {text}")
     return text + f"; {status['dropped']} dropped"
+
+
+def test_stalled_clients():
+    """Who leaves a request half sent, or a reply not taken, is dropped after 10 s; who just waits is not."""
+    w = world()
+    time.sleep(max(0, w.stalled_since + caps()["CAP_QUERY_STALL_NS"] / 1e9 + 1 - time.monotonic()))
+    w.half.settimeout(2)
+    check(w.half.recv(100) == b"", "half a request is still waited for")
+    taken = 0
+    with contextlib.suppress(ConnectionResetError):
+        while piece := w.deaf.recv(1 << 20):
+            taken += len(piece)
+    check(0 < taken < 1 << 20, f"{taken} bytes are there for who takes nothing")
+    w.idle.sendall(b'{"method":"org.clrsym.Symbols.Status"}\0')
+    check(b"uptime_ms" in w.idle.recv(4096), "an idle client was dropped")
+    return f"{taken} bytes waited in the socket"
 
 
 def test_idle_clients():
@@ -1177,3 +1210,84 @@ def test_systemd_activation():
                 check(early.reply()[0]["pid"] == daemon.pid, "Status")
                 status, _ = daemon.stop()
                 check(status == 0 and os.path.exists(f"{d}/q"), "systemd's file is not ours to remove")
+
+
+# -- other people's clients -----------------------------------------------------------------
+
+
+def test_go_client():
+    """The varlink library that Debian packages for Go introspects and calls the socket."""
+    if not shutil.which("go") or not os.path.isdir("/usr/share/gocode/src/github.com/varlink/go"):
+        raise Skip("no Go, or not its varlink library")
+    w = world()
+    m = new_method(w)
+    ask_go = os.path.join(w.dir, "ask")
+    env = dict(os.environ, GO111MODULE="off", GOPATH="/usr/share/gocode", GOFLAGS="",
+               GOCACHE=os.path.join(TOP, "build", "go"))
+    p = subprocess.run(["go", "build", "-o", ask_go, os.path.join(TOP, "tests/go/ask.go")], env=env,
+                       capture_output=True, text=True, timeout=120)
+    check(p.returncode == 0, p.stderr)
+    p = subprocess.run([ask_go, w.socket, str(w.load.pid), m["start"]], capture_output=True, text=True)
+    check(p.returncode == 0, p.stderr)
+    said = collections.defaultdict(list)
+    for line in p.stdout.splitlines():
+        word, rest = line.split(" ", 1)
+        said[word].append(rest)
+    check(said["service"][0].startswith("clrsym clrsymd ") and query.INTERFACE in said["service"][0], p.stdout)
+    check({l.split()[0] for l in said["interface"]} == {query.SERVICE, query.INTERFACE.lower()}, p.stdout)
+    check(len(said["method"]) == 11 and "Resolve 8 7" in said["method"], p.stdout)
+    check(f"{w.load.pid} load true" in said["process"], p.stdout)
+    check(said["answer"] == [m["function"], "- unmapped"], p.stdout)
+    n, pieces = map(int, said["methods"][0].split())
+    check(n > 512 and pieces > 1, p.stdout)
+    check(said["error"] == [f"{query.INTERFACE}.NotAttached"] and
+          said["missing"] == [f"{query.INTERFACE}.Nonsense"], p.stdout)
+    return f"{n} methods in {pieces} pieces"
+
+
+def example(interpreter, name):
+    if not shutil.which(interpreter):
+        raise Skip(f"no {interpreter}")
+    w = world()
+    m = new_method(w)
+    at = int(m["start"], 16) + 5
+    run = functools.partial(subprocess.run, capture_output=True, text=True, timeout=30,
+                            env=dict(os.environ, CLRSYM_SOCKET=w.socket))
+    argv = [interpreter, os.path.join(TOP, "examples", name)]
+    p = run(argv + [str(w.load.pid), f"{at:#x}", f"{at:#x}@{now()}", f"{at:#x}@1", "0x1000"])
+    lines = p.stdout.splitlines()
+    check(p.returncode == 0 and lines[:2] == [f"{at:#x} {m['function']}+0x5"] * 2, p.stdout + p.stderr)
+    check(lines[2].startswith(f"{at:#x} ? (") and lines[3:] == ["0x1000 ? (unmapped)"], p.stdout)
+    p = run(argv + [str(w.load.pid), "nonsense"])
+    check(p.returncode == 1 and "InvalidParameter" in p.stderr, p.stdout + p.stderr)
+    p = run(argv + [str(w.load.pid), "0x1000"], env=dict(os.environ, CLRSYM_SOCKET=f"{w.dir}/none"))
+    check(p.returncode == 1 and p.stderr, "no daemon: no error")
+
+
+def test_example_python():
+    example("python3", "resolve.py")
+
+
+def test_example_node():
+    example("node", "resolve.mjs")
+
+
+# -- the end --------------------------------------------------------------------------------
+
+
+def test_daemon_stops():
+    """SIGTERM with clients of all kinds: Monitors get their last reply, the file goes, status 0."""
+    w = world()
+    with contextlib.closing(Monitor(w.socket, w.load.pid)) as monitor, Client(w.socket) as c, \
+            Client(w.socket) as waits:
+        c.call("Snapshot", {"pid": w.load.pid})
+        waits.send("Resolve", {"pid": w.load.pid, "addresses": [1], "time": now() + 10**10, "wait_ms": 500})
+        status, took = w.daemon.stop()
+        check(status == 0, f"status {status}: {w.daemon.errors()[-2000:]}")
+        check(took < 5.5 and not os.path.exists(w.socket), f"{took:.1f} s, or the file stays")
+        monitor.thread.join(5)
+        check(not monitor.thread.is_alive(), "the Monitor goes on")
+        check(w.load.ok("jit 1"), "the target is hurt")
+    ended = monitor.ended
+    teardown()  # the world has ended
+    return f"{took:.2f} s; the Monitor " + ("had its last reply" if ended else "was cut off")

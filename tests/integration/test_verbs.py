@@ -59,14 +59,12 @@ def test_daemon_and_own_agree():
         load.ok("drop")
         load.ok("gc")
         time.sleep(0.3)
-        ours = objects("methods", *OWN, load.pid)
-        # the daemon attaches when it is asked
-        theirs = objects("methods", *there, load.pid)
-        # what a rundown dates differs from one to the next
-        ours = {(o["start"], o["version"], o["function"]): o for o in ours}
-        theirs = {(o["start"], o["version"], o["function"]): o for o in theirs}
-        different = set(ours) ^ set(theirs)
-        check(len(ours) > 500 and len(different) < 10, f"{len(ours)} methods, different: {different}")
+        # the program's own first versions: the framework's code is recompiled all the while
+        ours, theirs = ({(o["start"], o["function"]): o for o in objects("methods", *how, load.pid)
+                         if o["ns"].startswith("Lab.") and not o["version"]}
+                        # the daemon attaches when it is asked
+                        for how in (OWN, there))
+        check(len(ours) > 60 and set(ours) == set(theirs), f"{len(ours)}, different: {set(ours) ^ set(theirs)}")
         table = answer("methods", *there, load.pid).splitlines()
         check(table[0].split() == ["START", "SIZE", "TIER", "METHOD"] and
               sum("Jit_0000" in l for l in table) == 40, f"table: {table[:2]}")
@@ -169,7 +167,8 @@ def chains(text, name):
 
 
 def check_chains(stacks, what):
-    good = [s for s in stacks if s == CHAIN or s == CHAIN[-len(s):]]
+    # at first a replaced frame (OSR) is there twice, in the place of its caller
+    good = [s for s in stacks if [m for m in CHAIN if m in s] == list(dict.fromkeys(s)) and s[-1] == CHAIN[-1]]
     check(len(stacks) > 3 and len(good) >= 0.9 * len(stacks),
           f"{what}: {len(good)} of {len(stacks)} stacks are the chain, e.g. {[s for s in stacks if s not in good][:3]}")
     return len(stacks)
@@ -185,20 +184,26 @@ def test_filter_bpftrace():
     """Stacks of bpftrace: all of its forms, as a pipe, with our own attach and through a daemon."""
     need("bpftrace")
     with hot() as load, daemon(load.pid) as (_, there):
-        script = (f"profile:hz:99 /pid == {load.pid}/ {{ @[ustack(perf)] = count(); @d[ustack] = count(); }} "
-                  "interval:ms:500 { exit(); }")
-        text = subprocess.run(["bpftrace", "-e", script], capture_output=True, timeout=60).stdout
-        if b"@[" not in text:
-            raise Skip("bpftrace cannot run here")
+        script = f"profile:hz:99 /pid == {load.pid}/ {{ @[ustack(perf)] = count(); }} interval:s:1 {{ exit(); }}"
+        # 0.17 hangs now and then, or has lost the stacks by the time when it prints
+        for _ in range(3):
+            p = subprocess.run(["timeout", "-s", "KILL", "8", "bpftrace", "-e", script],
+                               capture_output=True, timeout=60)
+            text = p.stdout
+            if text.count(b"@[\n\t") > 3:
+                break
+        else:
+            raise Skip(f"bpftrace brings no stacks here: {p.returncode} {p.stderr.decode()[-200:]}")
+        # the other forms, as it prints them (tests/fixtures/filter)
+        text += b"".join(re.sub(rb"^\t[0-9a-f]+ 0x([0-9a-f]+) .*", rb"    0x\1", l) for l in text.splitlines(True))
         check(not os.path.exists(map_path(load.pid)) and b"Chain" not in text, "there is a map: no test")
         ours, _ = filtered(text, *OWN, "-p", load.pid)
         theirs, _ = filtered(text, *there, "-p", load.pid)
         check(ours == theirs, "the daemon's answers differ")
-        perf_form, default = ours.split("@d[", 1)
-        n = check_chains(chains(perf_form, lambda l: (re.fullmatch(
+        n = check_chains(chains(ours, lambda l: (re.fullmatch(
             r"\t[0-9a-f]+ (Lab\.Hot\.\S+)\+\d+ \(/\S+/load\.dll\)", l) or [0, 0])[1]), "ustack(perf)")
-        check_chains(chains(default, lambda l: (re.fullmatch(r" {4}(Lab\.Hot\.\S+)\+\d+", l) or [0, 0])[1]), "ustack")
-        raw = "\n".join(re.sub(r"^ +0x", "", l) for l in text.decode().split("@d[", 1)[1].splitlines())
+        check_chains(chains(ours, lambda l: (re.fullmatch(r" {4}(Lab\.Hot\.\S+)\+\d+", l) or [0, 0])[1]), "ustack")
+        raw = "\n".join(re.sub(r"^ +0x", "", l) for l in text.decode().splitlines())
         named, _ = filtered(raw.encode(), *there, "-p", load.pid, "--tiers", "--names", "full")
         check_chains(chains(named, lambda l: (re.fullmatch(r"(Lab\.Hot\.\S+)\(\S+\)\[\w+\]\+\d+", l) or [0, 0])[1]),
                      "ustack(raw)")

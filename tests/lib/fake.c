@@ -129,6 +129,7 @@ static void resolve(struct fake *f, json_t *parameters, struct buf *out)
 
 static void handle(void *data, const struct wire_call *call, struct buf *out, int *fdp)
 {
+	const char *raw, *error;
 	struct fake *f = data;
 	unsigned int m;
 
@@ -136,12 +137,14 @@ static void handle(void *data, const struct wire_call *call, struct buf *out, in
 		if (strcmp(call->method, method_names[m]) == 0)
 			break;
 	must(m < FAKE_METHODS);
+	raw = f->raw[m];
+	error = f->error[m];
 	f->calls[m]++;
-	if (f->error[m])
-		must(wire_put_error(out, f->error[m], NULL) == 0);
-	else if (f->raw[m] && *f->raw[m])
-		buf_append(out, f->raw[m], strlen(f->raw[m]) + 1);
-	else if (f->raw[m])
+	if (error)
+		must(wire_put_error(out, error, NULL) == 0);
+	else if (raw && *raw)
+		buf_append(out, raw, strlen(raw) + 1);
+	else if (raw)
 		return;
 	else if (m == FAKE_ATTACH)
 		attach(f, out);

@@ -48,8 +48,8 @@ struct fake {
 	/* of Resolve */
 	uint64_t known_until;
 	uint32_t wait_ms; /* as the last one had it */
-	/* instead of the answer; NULL: the real one, "": none. Set while nobody asks. */
-	const char *raw[FAKE_METHODS], *error[FAKE_METHODS];
+	/* instead of the answer; NULL: the real one, "": none. */
+	const char *_Atomic raw[FAKE_METHODS], *_Atomic error[FAKE_METHODS];
 	int snapshot_fd; /* -1: the writer's; -2: none */
 };
 
