@@ -36,6 +36,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "perfdata/perfconfig.h"
@@ -48,8 +49,12 @@
 #define LABEL_MAX  100u
 #define HEX_LENGTH (2 * BUILDID_SIZE)
 
-/* A prune at the same time can disturb an add once a directory; more is no accident. */
-#define CAP_TRIES 256u
+/*
+ * A prune at the same time can disturb an add once a directory; and it may be stopped by the
+ * scheduler between two of its steps, for as long as others run: then only waiting helps.
+ */
+#define CAP_TRIES   1024u
+#define QUICK_TRIES 16u
 /* Ours are clrsym/NAME/ID/elf; what is deeper is not of our making. */
 #define CAP_DEPTH 8u
 
@@ -162,7 +167,10 @@ static int set_mode(struct buildid_cache *c, struct place at, int fd)
 	char path[32];
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	return chmod(path, 0700) < 0 ? fail_errno(c, at, errno) : 0;
+	if (chmod(path, 0700) == 0)
+		return 0;
+	/* taken away since it was opened */
+	return errno == ENOENT ? -EAGAIN : fail_errno(c, at, errno);
 }
 
 /*
@@ -571,8 +579,11 @@ int buildid_cache_add(struct buildid_cache *cache, const char *name, const uint8
 
 	cache->error = 0;
 	make_slot(&slot, name, id);
-	for (i = 0; i < CAP_TRIES && r == -EAGAIN; i++)
+	for (i = 0; i < CAP_TRIES && r == -EAGAIN; i++) {
+		if (i > QUICK_TRIES)
+			nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
 		r = add_once(cache, &slot, write, data);
+	}
 	if (r == -EAGAIN)
 		r = fail_errno(cache, place_of(slot.dir), ENOENT);
 	if (r)
