@@ -55,6 +55,8 @@
  */
 #define CAP_TRIES   1024u
 #define QUICK_TRIES 16u
+/* Files without their names yet are left alone so long. */
+#define TEMP_SECONDS 60
 /* Ours are clrsym/NAME/ID/elf; what is deeper is not of our making. */
 #define CAP_DEPTH 8u
 
@@ -480,16 +482,20 @@ static int put_image(struct buildid_cache *c, const struct slot *s,
 	char temp[32];
 	int r;
 
-	r = walk(c, s->dir, true, &dir_fd);
+	r = walk(c, s->dir, false, &dir_fd);
 	if (r)
 		return r;
-	if (has_image(dir_fd))
+	if (dir_fd >= 0 && has_image(dir_fd))
 		return 0;
 	r = walk(c, OURS, true, &ours_fd);
 	if (r)
 		return r;
 	make_temp_name(temp);
 	r = write_temp(c, s, ours_fd, temp, write_fn, data);
+	/* the directory just before it is filled: a prune takes empty ones away */
+	dir_fd = fd_close(dir_fd);
+	if (!r)
+		r = walk(c, s->dir, true, &dir_fd);
 	if (!r && renameat(ours_fd, temp, dir_fd, "elf") < 0)
 		r = errno == ENOENT ? -EAGAIN : fail_errno(c, place_of(s->dir), errno);
 	if (r)
@@ -675,6 +681,9 @@ static void prune_tree(struct prune *prune, struct place at, int dir_fd, unsigne
 		_cleanup_close_ int fd = -1;
 
 		if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+			continue;
+		/* one that is being written; what a crash left is older */
+		if (name[0] == '.' && st.st_mtime > time(NULL) - TEMP_SECONDS)
 			continue;
 		if (!S_ISDIR(st.st_mode)) {
 			prune_file(prune, at, dir_fd, name, &st);

@@ -757,6 +757,7 @@ static int prune(struct buildid_cache *cache, size_t n_want, uint64_t bytes_want
 
 START_TEST(test_prune)
 {
+	static const struct timespec old[2] = { { .tv_sec = 1 }, { .tv_sec = 1 } };
 	_cleanup_cache_ struct buildid_cache *cache = open_cache();
 	uint8_t other[BUILDID_SIZE] = { 0xab, 0xff };
 
@@ -777,6 +778,8 @@ START_TEST(test_prune)
 	ck_assert_int_eq(buildid_cache_add(cache, "b", other, write_text, image), 0);
 	/* what a crash leaves */
 	put_file(at("cache/clrsym/.tmp-0123"), "half");
+	/* as old as what a crash has left */
+	ck_assert_int_eq(utimensat(AT_FDCWD, at("cache/clrsym/.tmp-0123"), old, 0), 0);
 	ck_assert_int_eq(symlink("../../clrsym/a/b", at("cache/.build-id/01/.tmp-0123")), 0);
 
 	ck_assert_int_eq(prune(cache, 3, 3 * strlen(image) + 4), 0);
@@ -787,6 +790,18 @@ START_TEST(test_prune)
 	ck_assert(same_text(at("cache/bin/x/" HEX "/elf"), "perf's"));
 	ck_assert_int_eq(prune(cache, 0, 0), 0);
 	ck_assert_int_eq(add(cache), 0);
+}
+END_TEST
+
+/* One that is being written stays, and so does what it is in. */
+START_TEST(test_prune_unfinished)
+{
+	_cleanup_cache_ struct buildid_cache *cache = open_cache();
+
+	put_dirs("cache/clrsym");
+	put_file(at("cache/clrsym/.tmp-0123"), "half");
+	ck_assert_int_eq(prune(cache, 0, 0), 0);
+	ck_assert_int_eq(access(at("cache/clrsym/.tmp-0123"), F_OK), 0);
 }
 END_TEST
 
@@ -1135,6 +1150,7 @@ int main(void)
 	tcase_add_loop_test(tc, test_entry_is_no_link, 0, ARRAY_SIZE(no_links));
 	tc = new_tcase(s, "prune");
 	tcase_add_test(tc, test_prune);
+	tcase_add_test(tc, test_prune_unfinished);
 	tcase_add_test(tc, test_prune_planted);
 	tcase_add_loop_test(tc, test_prune_obstacle, 0, ARRAY_SIZE(prune_steps) * N_OBSTACLES);
 	tcase_add_test(tc, test_prune_goes_on);
