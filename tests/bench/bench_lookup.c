@@ -19,47 +19,23 @@
 
 #include "base/clock.h"
 #include "codemap/codemap.h"
+#include "tests/bench/bodies.h"
 
-#define N_BODIES 1000000u
-#define N_MAPS   8u
 /* Few enough that reading them does not push the tables out of the cache. */
 #define N_QUERIES 131072u
 #define N_ROUNDS  8u
-#define N_PAIRS   15u
 #define STEP_NS   1000u
 
-static uint64_t starts[N_BODIES];
-static uint32_t sizes[N_BODIES];
 static uint32_t order[N_BODIES];
 static uint64_t query_addr[N_QUERIES], query_time[N_QUERIES];
 static uint32_t query_body[N_QUERIES];
 
-static uint64_t rng = 88172645463325252u;
-
-static uint32_t draw(uint32_t n)
+static void make_order(bool shuffled)
 {
-	rng ^= rng << 13;
-	rng ^= rng >> 7;
-	rng ^= rng << 17;
-	return (uint32_t)((rng >> 32) * n >> 32);
-}
-
-static void make_bodies(bool shuffled)
-{
-	uint64_t addr = 0;
 	uint32_t i;
 
-	for (i = 0; i < N_BODIES; i++) {
-		if (i % (N_BODIES / N_MAPS) == 0)
-			addr = 0x7f0000000000u + i / (N_BODIES / N_MAPS) * 0x1234570000u;
-		sizes[i] = 32 + draw(481);
-		starts[i] = addr;
-		addr = (addr + sizes[i] + draw(32) + 15) & ~UINT64_C(15);
-		order[i] = i;
-	}
-	/* the mappings grow side by side; a shuffle makes it any order */
 	for (i = 0; i < N_BODIES; i++)
-		order[i] = i % N_MAPS * (N_BODIES / N_MAPS) + i / N_MAPS;
+		order[i] = body_order(i);
 	for (i = N_BODIES - 1; shuffled && i; i--) {
 		uint32_t j = draw(i + 1), t = order[i];
 
@@ -138,16 +114,6 @@ static struct codemap *make_map(void)
 	return map;
 }
 
-static int compare_start(const void *key, const void *at)
-{
-	const uint64_t *a = key, *s = at;
-
-	if (*a < *s)
-		return -1;
-	/* the last start at or before the address; the last body has no next */
-	return s + 1 < starts + N_BODIES && *a >= s[1];
-}
-
 /* Keeps results from being optimised away. */
 static volatile uintptr_t sink;
 
@@ -167,63 +133,39 @@ static inline uintptr_t ask(const struct codemap *map, enum kind kind, uint32_t 
 	}
 }
 
-static double run(const struct codemap *map, enum kind kind, bool dependent)
+struct question {
+	const struct codemap *map;
+	enum kind kind;
+	bool dependent;
+};
+
+static double run(void *data)
 {
+	const struct question *q = data;
 	uint64_t begin = clock_now_ns();
 	uintptr_t got = 0;
 	uint32_t i, round;
 
 	for (round = 0; round < N_ROUNDS; round++) {
-		if (dependent)
+		if (q->dependent)
 			for (i = 0; i < N_QUERIES; i++)
 				/* no answer is a pointer to 1: adds 0, but only the answer tells */
-				got = ask(map, kind, i, query_addr[i] + (got == 1));
+				got = ask(q->map, q->kind, i, query_addr[i] + (got == 1));
 		else
 			for (i = 0; i < N_QUERIES; i++)
-				got += ask(map, kind, i, query_addr[i]);
+				got += ask(q->map, q->kind, i, query_addr[i]);
 	}
 	sink = got;
 	return (double)(clock_now_ns() - begin) / N_QUERIES / N_ROUNDS;
 }
 
-static int compare_double(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return x < y ? -1 : x > y;
-}
-
-static double median(double *v, double *lowp, double *highp)
-{
-	qsort(v, N_PAIRS, sizeof(*v), compare_double);
-	if (lowp) {
-		*lowp = v[N_PAIRS / 4];
-		*highp = v[N_PAIRS * 3 / 4];
-	}
-	return v[N_PAIRS / 2];
-}
-
 static double measure(const struct codemap *map, const char *what, enum kind a, enum kind b,
 		      bool dependent)
 {
-	double va[N_PAIRS], vb[N_PAIRS], ratio[N_PAIRS], low, high, r;
-	uint32_t i;
+	struct question qa = { map, a, dependent }, qb = { map, b, dependent };
+	double ns;
 
-	for (i = 0; i < N_PAIRS; i++) {
-		/* whichever goes first has the other's caches: take turns */
-		if (i % 2) {
-			va[i] = run(map, a, dependent);
-			vb[i] = run(map, b, dependent);
-		} else {
-			vb[i] = run(map, b, dependent);
-			va[i] = run(map, a, dependent);
-		}
-		ratio[i] = va[i] / vb[i];
-	}
-	r = median(ratio, &low, &high);
-	printf("%-34s %6.1f ns, reference %6.1f ns, ratio %.3f (%.3f to %.3f)\n", what,
-	       median(va, NULL, NULL), median(vb, NULL, NULL), r, low, high);
-	return r;
+	return measure_pairs(what, (struct bench){ run, &qa }, (struct bench){ run, &qb }, &ns);
 }
 
 int main(int argc, char **argv)
@@ -234,7 +176,8 @@ int main(int argc, char **argv)
 	double worst[4];
 	uint64_t begin;
 
-	make_bodies(shuffled);
+	make_bodies();
+	make_order(shuffled);
 	begin = clock_now_ns();
 	map = make_map();
 	make_buckets();

@@ -268,8 +268,9 @@ int main(void)
 	small = make(N_SMALL, 0, &small_each);
 	p.small = small;
 	p.large = large;
-	publish = measure_pairs("publish one, of 1,000,000 / of 10,000", publish_large,
-				publish_small, &p, &ns);
+	publish = measure_pairs("publish one, of 1,000,000 / of 10,000",
+				(struct bench){ publish_large, &p },
+				(struct bench){ publish_small, &p }, &ns);
 	for (; p.next_large < N_BODIES; p.next_large++)
 		put(large, p.next_large, body_order(p.next_large));
 	snapshot_get_stats(large, &stats);
@@ -281,22 +282,27 @@ int main(void)
 	make_queries();
 	make_lines();
 
-	measure_pairs("small pages: which range / bsearch", run_which, run_bsearch, query_addr,
-		      &ns);
-	measure_pairs("small pages: its record / bsearch", run_record, run_bsearch, query_addr,
-		      &ns);
+	measure_pairs("small pages: which range / bsearch", (struct bench){ run_which, query_addr },
+		      (struct bench){ run_bsearch, query_addr }, &ns);
+	measure_pairs("small pages: its record / bsearch", (struct bench){ run_record, query_addr },
+		      (struct bench){ run_bsearch, query_addr }, &ns);
 	settle(large);
-	dependent = measure_pairs("dependent on which range / bsearch", run_which, run_bsearch,
-				  query_addr, &ns);
-	measure_pairs("one bare miss / bsearch", run_lines, run_bsearch, query_addr, &ns);
-	measure_pairs("dependent on its record / bsearch", run_record, run_bsearch, query_addr,
-		      &ns);
-	measure_pairs("dependent on its name / bsearch", run_name, run_bsearch, query_addr, &ns);
-	measure_pairs("random / bsearch", run_random, run_bsearch_random, query_addr, &ns);
-	measure_pairs("Zipf, dependent on the record / bsearch", run_record, run_bsearch, hot_addr,
-		      &zipf);
-	measure_pairs("Zipf, dependent on the name / bsearch", run_name, run_bsearch, hot_addr,
-		      &ns);
+	dependent = measure_pairs("dependent on which range / bsearch",
+				  (struct bench){ run_which, query_addr },
+				  (struct bench){ run_bsearch, query_addr }, &ns);
+	measure_pairs("one bare miss / bsearch", (struct bench){ run_lines, query_addr },
+		      (struct bench){ run_bsearch, query_addr }, &ns);
+	measure_pairs("dependent on its record / bsearch", (struct bench){ run_record, query_addr },
+		      (struct bench){ run_bsearch, query_addr }, &ns);
+	measure_pairs("dependent on its name / bsearch", (struct bench){ run_name, query_addr },
+		      (struct bench){ run_bsearch, query_addr }, &ns);
+	measure_pairs("random / bsearch", (struct bench){ run_random, query_addr },
+		      (struct bench){ run_bsearch_random, query_addr }, &ns);
+	measure_pairs("Zipf, dependent on the record / bsearch",
+		      (struct bench){ run_record, hot_addr },
+		      (struct bench){ run_bsearch, hot_addr }, &zipf);
+	measure_pairs("Zipf, dependent on the name / bsearch", (struct bench){ run_name, hot_addr },
+		      (struct bench){ run_bsearch, hot_addr }, &ns);
 	snapshot_free(snapshot);
 	free(lines);
 	good = dependent <= 0.4 && zipf <= 60 && publish <= 1.5;

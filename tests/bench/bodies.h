@@ -80,8 +80,13 @@ static inline double median(double *v, double *lowp, double *highp)
 
 typedef double (*bench_fn)(void *data);
 
+struct bench {
+	bench_fn fn;
+	void *data;
+};
+
 /* Runs a and its reference b in turns; returns the median of the ratios. *ap: median of a (ns). */
-static inline double measure_pairs(const char *what, bench_fn a, bench_fn b, void *data, double *ap)
+static inline double measure_pairs(const char *what, struct bench a, struct bench b, double *ap)
 {
 	double va[N_PAIRS], vb[N_PAIRS], ratio[N_PAIRS], low, high, r;
 	uint32_t i;
@@ -89,11 +94,11 @@ static inline double measure_pairs(const char *what, bench_fn a, bench_fn b, voi
 	for (i = 0; i < N_PAIRS; i++) {
 		/* whichever goes first has the other's caches: take turns */
 		if (i % 2) {
-			va[i] = a(data);
-			vb[i] = b(data);
+			va[i] = a.fn(a.data);
+			vb[i] = b.fn(b.data);
 		} else {
-			vb[i] = b(data);
-			va[i] = a(data);
+			vb[i] = b.fn(b.data);
+			va[i] = a.fn(a.data);
 		}
 		ratio[i] = va[i] / vb[i];
 	}
