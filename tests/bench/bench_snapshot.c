@@ -227,11 +227,11 @@ static double publish_new(struct snapshot_writer *w, uint32_t from)
 	uint64_t begin = clock_now_ns();
 	uint32_t i;
 
-	for (i = from; i < from + N_NEW / N_PAIRS; i++) {
+	for (i = from; i < from + N_NEW / MAX_PAIRS; i++) {
 		put(w, i, body_order(i));
 		snapshot_publish(w, NOW + i);
 	}
-	return (double)(clock_now_ns() - begin) / (N_NEW / N_PAIRS);
+	return (double)(clock_now_ns() - begin) / (N_NEW / MAX_PAIRS);
 }
 
 struct publishing {
@@ -243,19 +243,19 @@ static double publish_small(void *data)
 {
 	struct publishing *p = data;
 
-	p->next_small += N_NEW / N_PAIRS;
-	return publish_new(p->small, p->next_small - N_NEW / N_PAIRS);
+	p->next_small += N_NEW / MAX_PAIRS;
+	return publish_new(p->small, p->next_small - N_NEW / MAX_PAIRS);
 }
 
 static double publish_large(void *data)
 {
 	struct publishing *p = data;
 
-	p->next_large += N_NEW / N_PAIRS;
-	return publish_new(p->large, p->next_large - N_NEW / N_PAIRS);
+	p->next_large += N_NEW / MAX_PAIRS;
+	return publish_new(p->large, p->next_large - N_NEW / MAX_PAIRS);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	_cleanup_(snapshot_writer_freep) struct snapshot_writer *large = NULL, *small = NULL;
 	struct publishing p = { .next_small = N_SMALL, .next_large = N_BODIES - N_NEW };
@@ -263,6 +263,7 @@ int main(void)
 	struct snapshot_stats stats;
 	bool good;
 
+	take_quick(argc, argv);
 	make_bodies();
 	large = make(N_BODIES, N_NEW, &each);
 	small = make(N_SMALL, 0, &small_each);

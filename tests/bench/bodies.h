@@ -10,15 +10,19 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/util.h"
 
-#define N_BODIES 1000000u
-#define N_MAPS   8u
-#define N_PAIRS  15u
+#define N_BODIES  1000000u
+#define N_MAPS    8u
+#define MAX_PAIRS 15u
 
 static uint64_t starts[N_BODIES];
 static uint32_t sizes[N_BODIES];
+
+/* An odd number, up to MAX_PAIRS; fewer give a first impression. */
+static uint32_t n_pairs = MAX_PAIRS;
 
 static uint64_t rng = 88172645463325252u;
 
@@ -70,12 +74,19 @@ static inline int compare_double(const void *a, const void *b)
 /* Sorts; the middle half is from *lowp to *highp (may be NULL). */
 static inline double median(double *v, double *lowp, double *highp)
 {
-	qsort(v, N_PAIRS, sizeof(*v), compare_double);
+	qsort(v, n_pairs, sizeof(*v), compare_double);
 	if (lowp) {
-		*lowp = v[N_PAIRS / 4];
-		*highp = v[N_PAIRS * 3 / 4];
+		*lowp = v[n_pairs / 4];
+		*highp = v[n_pairs * 3 / 4];
 	}
-	return v[N_PAIRS / 2];
+	return v[n_pairs / 2];
+}
+
+/* Takes "--quick" out of a command line of one option. */
+static inline void take_quick(int argc, char **argv)
+{
+	if (argc > 1 && strcmp(argv[1], "--quick") == 0)
+		n_pairs = 3;
 }
 
 typedef double (*bench_fn)(void *data);
@@ -88,10 +99,10 @@ struct bench {
 /* Runs a and its reference b in turns; returns the median of the ratios. *ap: median of a (ns). */
 static inline double measure_pairs(const char *what, struct bench a, struct bench b, double *ap)
 {
-	double va[N_PAIRS], vb[N_PAIRS], ratio[N_PAIRS], low, high, r;
+	double va[MAX_PAIRS], vb[MAX_PAIRS], ratio[MAX_PAIRS], low, high, r;
 	uint32_t i;
 
-	for (i = 0; i < N_PAIRS; i++) {
+	for (i = 0; i < n_pairs; i++) {
 		/* whichever goes first has the other's caches: take turns */
 		if (i % 2) {
 			va[i] = a.fn(a.data);
