@@ -214,6 +214,8 @@
 #define CAP_QUERY_STALL_NS SEC_NS(10)
 /* Processes that one user may have attached beside what the daemon was told to. */
 #define CAP_QUERY_USER_ATTACHES 64u
+/* Monitors that one user may have of one process: each change is written for each of them. */
+#define CAP_QUERY_USER_MONITORS 64u
 /* The share of the daemon's time that one user but root may have: ns in each ns, in percent. */
 #define CAP_QUERY_USER_SHARE 50u
 /* A user may save up so much of it. */

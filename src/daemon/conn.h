@@ -79,6 +79,7 @@ struct conn {
 	struct buf out;
 	int out_fd; /* goes with the first byte of out */
 	struct op *op;
+	bool stepping; /* op is running: freed when it is back */
 	bool more, oneway; /* of the call under way */
 	/* the last number of another pid namespace that was translated */
 	pid_t theirs, ours;
@@ -188,10 +189,10 @@ void copy_gone(struct entry *e);
  * change will tell more, else -errno. It is kept up to date until copy_drop_conn().
  */
 int copy_get(struct entry *e, struct conn *c, int *fdp, uint32_t *generationp, size_t *bytesp);
-/* Changes go to the connection from now on, by stream_change(). 0 or -errno. */
+/* Changes go to the connection from now on, by stream_change(). 0 or -errno; EBUSY: too many. */
 int copy_add_monitor(struct entry *e, struct conn *c);
 void copy_drop_monitor(struct copy *copy, const struct conn *c);
 /* Its snapshots are no longer used. */
 void copy_drop_conn(struct conn *c);
-/* Of a Monitor: change "load", "unload", "alter"; NULL: some were left out. */
-void stream_change(struct conn *c, const char *change, const struct query_method *m);
+/* Of a Monitor: an element of changes[], as text; NULL: some were left out. */
+void stream_change(struct conn *c, const struct buf *change);

@@ -47,7 +47,7 @@ struct copy {
 	bool settled; /* nothing is left to do for its memory */
 	struct loop_work work;
 	struct loop_timer tick;
-	struct buf function, function_short;
+	struct buf function, function_short, change;
 };
 
 static bool copy_work(struct loop_work *work, uint64_t deadline_ns);
@@ -65,6 +65,14 @@ static void drop_writers(struct copy *copy, bool replaced)
 	copy->ready = copy->filling = copy->closed = false;
 }
 
+/* No snapshot for now: one that lacks something must not be declared final. */
+static void give_up(struct copy *copy, int error)
+{
+	drop_writers(copy, true);
+	copy->error = error;
+	server_wake(copy->srv, copy->entry);
+}
+
 /* A new generation takes the place of the one that is there, as soon as it is filled. */
 static void begin_writer(struct copy *copy)
 {
@@ -76,12 +84,15 @@ static void begin_writer(struct copy *copy)
 		.generation = ++copy->srv->generations,
 	};
 	struct snapshot_writer *writer = NULL;
+	int r;
 
 	target_get_status(copy->entry->target, &status);
 	identity.incarnation = status.incarnation;
-	copy->error = snapshot_writer_new(&writer, &identity, copy->size_class);
-	if (copy->error)
+	r = snapshot_writer_new(&writer, &identity, copy->size_class);
+	if (r) {
+		give_up(copy, r);
 		return;
+	}
 	if (copy->former || !copy->ready)
 		snapshot_writer_free(TAKE_PTR(copy->writer));
 	else
@@ -95,11 +106,13 @@ static void begin_writer(struct copy *copy)
 
 static void grow(struct copy *copy)
 {
+	uint32_t dropped;
+
 	if (copy->size_class + 1 == SNAPSHOT_CLASSES) {
-		log_warn("pid %d: its snapshot is given up: too much code",
-			 (int)copy->entry->proc->pid);
-		drop_writers(copy, true);
-		copy->error = -ENOSPC;
+		if (log_limit_pass(&copy->srv->limit, clock_now_ns(), &dropped))
+			log_warn("pid %d: its snapshot is given up: too much code",
+				 (int)copy->entry->proc->pid);
+		give_up(copy, -ENOSPC);
 		return;
 	}
 	copy->size_class++;
@@ -146,35 +159,44 @@ static void put_slot(struct copy *copy, uint32_t slot, const struct codemap_body
 		r = snapshot_put(copy->writer, slot, &range);
 	if (r == SNAPSHOT_E_FULL)
 		grow(copy);
-	else if (r < 0) {
-		drop_writers(copy, true);
-		copy->error = r;
-	}
+	else if (r > 0)
+		snapshot_remove(copy->writer, slot); /* there can be no such body, nor the last */
+	else if (r < 0)
+		give_up(copy, r);
 }
 
 /* -- monitors ----------------------------------------------------------------------------- */
+
+/* Written once, whatever the number of monitors. */
+static void tell_change(struct copy *copy, const char *change, const struct query_method *m)
+{
+	struct buf *text = &copy->change;
+	size_t i;
+
+	buf_clear(text);
+	buf_printf(text, "{\"change\":\"%s\",\"method\":{", change);
+	query_put_method(text, m);
+	buf_puts(text, "}}");
+	for (i = 0; i < copy->n_monitors; i++)
+		stream_change(copy->monitors[i], text->error ? NULL : text);
+}
 
 static void tell_monitors(struct copy *copy, unsigned int what, const struct codemap_body *body)
 {
 	struct codemap_info info;
 	struct query_method m;
-	size_t i;
 
 	if (!copy->n_monitors || !body)
 		return;
 	codemap_body_info(copy->map, body, &info);
 	if (reply_method(&info, &copy->function, &m) < 0)
 		return;
-	for (i = 0; i < copy->n_monitors; i++) {
-		struct conn *c = copy->monitors[i];
-
-		if (what & CODEMAP_CHANGE_ADDED)
-			stream_change(c, "load", &m);
-		if (what & CODEMAP_CHANGE_ENDED)
-			stream_change(c, "unload", &m);
-		if (!(what & (CODEMAP_CHANGE_ADDED | CODEMAP_CHANGE_ENDED)))
-			stream_change(c, "alter", &m);
-	}
+	if (what & CODEMAP_CHANGE_ADDED)
+		tell_change(copy, "load", &m);
+	if (what & CODEMAP_CHANGE_ENDED)
+		tell_change(copy, "unload", &m);
+	if (!(what & (CODEMAP_CHANGE_ADDED | CODEMAP_CHANGE_ENDED)))
+		tell_change(copy, "alter", &m);
 }
 
 static void tell_lost(struct copy *copy)
@@ -182,7 +204,7 @@ static void tell_lost(struct copy *copy)
 	size_t i;
 
 	for (i = 0; i < copy->n_monitors; i++)
-		stream_change(copy->monitors[i], NULL, NULL);
+		stream_change(copy->monitors[i], NULL);
 }
 
 /* -- the work ----------------------------------------------------------------------------- */
@@ -267,7 +289,7 @@ static bool copy_work(struct loop_work *work, uint64_t deadline_ns)
 	bool more = true, resync = false;
 
 	if (follow_map(copy) < 0) {
-		copy->error = -ENOMEM;
+		give_up(copy, -ENOMEM);
 		return false;
 	}
 	do {
@@ -303,9 +325,17 @@ static void copy_free(struct copy *copy)
 	loop_timer_del(&copy->tick);
 	buf_deinit(&copy->function);
 	buf_deinit(&copy->function_short);
+	buf_deinit(&copy->change);
 	free(copy->monitors);
 	copy->entry->copy = NULL;
 	free(copy);
+}
+
+/* Readers of a snapshot that was given up still refer to it. */
+static void copy_release(struct copy *copy)
+{
+	if (!copy->writer && !copy->readers && !copy->n_monitors)
+		copy_free(copy);
 }
 
 /* Whoever reads the snapshot uses the process, although the daemon is not asked. */
@@ -360,6 +390,7 @@ static struct copy *copy_make(struct entry *e, struct conn *c)
 	copy->entry = e;
 	buf_init(&copy->function, CAP_QUERY_OUT);
 	buf_init(&copy->function_short, CAP_QUERY_OUT);
+	buf_init(&copy->change, CAP_QUERY_OUT);
 	e->copy = copy;
 	if (follow_map(copy) < 0) {
 		copy_free(copy);
@@ -408,6 +439,7 @@ int copy_get(struct entry *e, struct conn *c, int *fdp, uint32_t *generationp, s
 	if (copy->error) {
 		r = copy->error;
 		copy->error = 0; /* who asks again may have more luck */
+		copy_release(copy);
 		return r;
 	}
 	if (!copy->ready)
@@ -426,9 +458,14 @@ int copy_add_monitor(struct entry *e, struct conn *c)
 {
 	struct copy *copy = copy_make(e, c);
 	struct conn **more;
+	size_t i, n = 0;
 
 	if (!copy)
 		return -ENOMEM;
+	for (i = 0; i < copy->n_monitors; i++)
+		n += copy->monitors[i]->account == c->account;
+	if (n >= CAP_QUERY_USER_MONITORS)
+		return -EBUSY;
 	more = realloc(copy->monitors, (copy->n_monitors + 1) * sizeof(*more));
 	if (!more)
 		return -ENOMEM;
@@ -444,17 +481,19 @@ void copy_drop_monitor(struct copy *copy, const struct conn *c)
 	for (i = copy->n_monitors; i-- > 0;)
 		if (copy->monitors[i] == c)
 			copy->monitors[i] = copy->monitors[--copy->n_monitors];
-	if (!copy->n_monitors && !copy->writer)
-		copy_free(copy);
+	copy_release(copy);
 }
 
 void copy_drop_conn(struct conn *c)
 {
 	size_t i;
 
-	for (i = 0; i < c->n_copies; i++)
-		if (!--c->copies[i]->readers)
-			c->copies[i]->idle_ns = clock_now_ns();
+	for (i = 0; i < c->n_copies; i++) {
+		if (--c->copies[i]->readers)
+			continue;
+		c->copies[i]->idle_ns = clock_now_ns();
+		copy_release(c->copies[i]);
+	}
 	c->n_copies = 0;
 }
 

@@ -109,16 +109,18 @@ json_t *method_process(const struct conn *c, struct entry *e)
 
 	target_get_status(e->target, &status);
 	codemap_get_stats(target_map(e->target), &stats);
-	return json_pack("{s:i, s:I, s:I, s:o, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:s?}",
+	return json_pack("{s:i, s:I, s:I, s:o, s:o, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
 			 "pid", (int)access_pid_of(c, e), "start", (json_int_t)e->proc->start,
 			 "uid", (json_int_t)e->proc->uid, "comm",
 			 method_text(e->proc->comm, strlen(e->proc->comm)), "runtime",
-			 status.runtime, "state", target_state_text(status.state), "complete",
-			 e->complete, "bodies", (json_int_t)stats.live, "precompiled",
-			 (json_int_t)stats.live_r2r, "retired", (json_int_t)stats.retired, "bytes",
+			 /* cut at a length, perhaps in a character */
+			 method_text(status.runtime, strlen(status.runtime)), "state",
+			 target_state_text(status.state), "complete", e->complete, "bodies",
+			 (json_int_t)stats.live, "precompiled", (json_int_t)stats.live_r2r,
+			 "retired", (json_int_t)stats.retired, "bytes",
 			 (json_int_t)(stats.bytes + stats.il_bytes), "known_until",
 			 (json_int_t)target_known_until(e->target), "lost", (json_int_t)status.lost,
-			 "reason", reason);
+			 "reason", reason ? method_text(reason, strlen(reason)) : json_null());
 }
 
 /* -- org.varlink.service ------------------------------------------------------------------ */

@@ -13,6 +13,7 @@
 #include "base/caps.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "proc/peer.h"
 
 #define PID_BUCKETS 256u
 /* Holds for a time are looked at so often. */
@@ -141,7 +142,15 @@ static void on_ended(struct target *target, enum target_end end, void *data)
 static void on_changed(struct target *target, void *data)
 {
 	struct entry *e = data;
+	struct target_status status;
 
+	/* before anything of a program is known: a set-uid one's code is its owner's to see, and
+	 * stays that after its exit, when the kernel cannot be asked any more */
+	target_get_status(target, &status);
+	if (e->incarnation != status.incarnation) {
+		e->incarnation = status.incarnation;
+		proc_refresh_ids(e->proc);
+	}
 	entry_changed(e);
 	if (!e->perfmap)
 		return;
@@ -331,6 +340,7 @@ static int registry_add(struct registry *reg, struct proc *proc, struct entry **
 	};
 	struct entry *e = calloc(1, sizeof(*e)), **bucket = pid_bucket(reg, proc->pid);
 	pid_t holder = 0;
+	uint32_t dropped;
 	int r;
 
 	if (!e) {
@@ -352,7 +362,7 @@ static int registry_add(struct registry *reg, struct proc *proc, struct entry **
 	r = perfmap_new(&e->perfmap, reg->loop, proc, &reg->opts.map);
 	if (r < 0)
 		goto fail;
-	if (r > 0)
+	if (r > 0 && log_limit_pass(&reg->limit, clock_now_ns(), &dropped))
 		log_warn("pid %d: no map is kept: %s", (int)proc->pid,
 			 proc_error_text(proc, r, NULL));
 	r = target_new(&e->target, &reg->pool, proc, &reg->opts.target, &callbacks, e);

@@ -32,7 +32,8 @@ struct entry {
 	struct places *places;   /* made on first use */
 	struct copy *copy;       /* snapshot and monitors; NULL: nobody wants any */
 	int lock_fd;
-	bool complete; /* once at least */
+	uint32_t incarnation; /* whose owner is known */
+	bool complete;        /* once at least */
 	bool stopping, ended;
 	uint64_t attach_ns; /* when we began */
 	bool told;          /* to be attached by the command line: stays */

@@ -20,6 +20,8 @@
 
 /* Addresses between two looks at the clock. */
 #define BATCH 128u
+/* Text of an ordinary reply: so much is kept for the next. */
+#define SPARE_BYTES MIB(4)
 /* How often a held reply looks whether its time is known. */
 #define POLL_NS MS_NS(10)
 
@@ -218,7 +220,7 @@ static enum op_result resolve_step(struct conn *c, struct op *op, uint64_t deadl
 		e = query_answers_reply(&r->answers, r->known_until, !r->provisional, &c->out);
 	conn_written(c, e);
 	/* its memory serves the next one */
-	if (!c->srv->answers.method.data) {
+	if (!c->srv->answers.method.data && text_memory(r) <= SPARE_BYTES) {
 		query_answers_clear(&r->answers);
 		c->srv->answers = r->answers;
 		r->answers = (struct query_answers){ 0 };

@@ -26,8 +26,8 @@
 
 #define GROUP_NAME       "clrsym"
 #define ADMIN_GROUP_NAME "clrsym-admin"
-/* One round's worth of new connections, and of bytes from one. */
-#define ACCEPTS_AT_ONCE 32u
+/* One round's worth of new connections: sockets come before all other work. */
+#define ACCEPTS_AT_ONCE 4u
 /* No fd is left: the next try. */
 #define ACCEPT_PAUSE_NS MS_NS(200)
 #define THROTTLE_NS     MS_NS(20)
@@ -121,7 +121,10 @@ void conn_end(struct conn *c)
 	loop_fd_del(&c->io);
 	loop_timer_del(&c->stall_timer);
 	copy_drop_conn(c);
-	op_end(c);
+	if (!c->stepping)
+		op_end(c);
+	/* nobody who walks all connections may still look at its account */
+	c->paused = c->throttled = false;
 	wire_deinit(&c->wire);
 	buf_deinit(&c->out);
 	conn_account(c);
@@ -321,20 +324,45 @@ void conn_wake(struct conn *c)
 		queue_turn(c);
 }
 
+static void too_much(struct conn *c)
+{
+	op_end(c);
+	conn_error(c, QUERY_ERROR_BUSY,
+		   json_pack("{s:s}", "reason", "too much is asked for at once"));
+}
+
+/* A small one has no part in it when there is too much. */
+static bool is_large(const struct op *op)
+{
+	return op->memory > CAP_QUERY_AHEAD;
+}
+
 static void step(struct conn *c, uint64_t deadline_ns)
 {
 	struct op *op = c->op;
 	enum op_result result;
 
 	loop_timer_del(&c->wake_timer);
+	/* while it lasted the process may have become another user's */
+	if (op->entry && !access_entry(c, op->entry)) {
+		op_end(c);
+		conn_error(c, QUERY_ERROR_DENIED, NULL);
+		return;
+	}
 	op->wake_ns = 0;
 	op->wait_output = false;
+	c->stepping = true;
 	result = op->step(c, op, deadline_ns);
-	if (c->dead)
+	c->stepping = false;
+	if (c->dead) {
+		op_end(c);
 		return;
+	}
 	op->gone = NULL;
 	if (result == OP_DONE)
 		op_end(c);
+	else if (!conn_account(c) && is_large(op))
+		too_much(c); /* many that began small may grow at the same time */
 	else if (result == OP_MORE)
 		queue_turn(c);
 	else if (op->wake_ns &&
@@ -345,11 +373,8 @@ static void step(struct conn *c, uint64_t deadline_ns)
 void conn_start(struct conn *c, struct op *op)
 {
 	c->op = op;
-	if (!conn_account(c)) {
-		op_end(c);
-		conn_error(c, QUERY_ERROR_BUSY,
-			   json_pack("{s:s}", "reason", "too much is asked for at once"));
-	}
+	if (!conn_account(c))
+		too_much(c);
 }
 
 /* The next request of the connection, if there is one. */
@@ -552,24 +577,49 @@ static bool has_room(const struct server *srv, const struct account *a)
 	       a->conns < CAP_QUERY_USER_CLIENTS;
 }
 
+/*
+ * Who a peer is takes a look into /proc, many times what the rest of a connection costs: it is the
+ * user's time, and who connects faster than that lasts is turned away before. Returns 0, -errno, or
+ * 1: it is not wanted.
+ */
+static int read_peer(struct server *srv, int fd, struct proc_peer *peer, struct account **accountp)
+{
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+	uint64_t begin = clock_now_ns();
+	struct account *a;
+	int r;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
+		return -errno;
+	a = *accountp = account_get(srv, cred.uid);
+	if (!a)
+		return -ENOMEM;
+	if (!has_room(srv, a) || (a->uid && a->budget_ns < -(int64_t)CAP_QUERY_USER_BURST_NS)) {
+		srv->stats.dropped++;
+		return 1;
+	}
+	r = proc_peer_read(fd, peer);
+	a->budget_ns -= (int64_t)(clock_now_ns() - begin);
+	return r;
+}
+
 /* Takes fd over. */
 static int conn_new(struct server *srv, int fd)
 {
 	_cleanup_close_ int owned = fd;
 	struct proc_peer peer;
-	struct account *account;
+	struct account *account = NULL;
 	struct conn *c;
 	int r;
 
-	r = proc_peer_read(fd, &peer);
-	if (r < 0)
-		return r;
-	account = account_get(srv, peer.uid);
-	c = account && has_room(srv, account) ? calloc(1, sizeof(*c)) : NULL;
+	r = read_peer(srv, fd, &peer, &account);
+	if (r)
+		return MIN(r, 0);
+	c = calloc(1, sizeof(*c));
 	if (!c) {
-		srv->stats.dropped++;
 		proc_peer_deinit(&peer);
-		return account ? 0 : -ENOMEM;
+		return -ENOMEM;
 	}
 	c->srv = srv;
 	c->fd = TAKE_FD(owned);

@@ -149,8 +149,7 @@ void method_list_methods(struct conn *c, json_t *parameters)
 struct monitor {
 	struct op op;
 	struct conn *conn;
-	struct entry *of; /* whose changes it gets */
-	struct buf text;  /* of changes, comma-separated */
+	struct buf text; /* of changes, comma-separated */
 	bool begun, lost;
 };
 
@@ -158,7 +157,9 @@ static void monitor_free(struct op *op)
 {
 	struct monitor *mon = container_of(op, struct monitor, op);
 
-	copy_drop_monitor(mon->of->copy, mon->conn);
+	/* an entry that has gone took its copy along */
+	if (op->entry)
+		copy_drop_monitor(op->entry->copy, mon->conn);
 	buf_deinit(&mon->text);
 	free(mon);
 }
@@ -178,7 +179,9 @@ static int monitor_send(struct conn *c, struct monitor *mon, bool continues)
 		r = buf_puts(&c->out, "]}");
 	if (r == 0)
 		r = wire_end_reply(&c->out, continues);
-	buf_clear(&mon->text);
+	/* a burst's memory is given back */
+	buf_deinit(&mon->text);
+	buf_init(&mon->text, CHANGES_CAP);
 	mon->lost = false;
 	return r;
 }
@@ -199,7 +202,7 @@ static enum op_result monitor_step(struct conn *c, struct op *op, uint64_t deadl
 	return over ? OP_DONE : OP_WAIT;
 }
 
-void stream_change(struct conn *c, const char *change, const struct query_method *m)
+void stream_change(struct conn *c, const struct buf *change)
 {
 	struct monitor *mon = container_of(c->op, struct monitor, op);
 	size_t before = mon->text.len;
@@ -207,17 +210,21 @@ void stream_change(struct conn *c, const char *change, const struct query_method
 	if (!change || mon->lost) {
 		mon->lost = true;
 	} else {
-		buf_printf(&mon->text, "%s{\"change\":\"%s\",\"method\":{", before ? "," : "",
-			   change);
-		query_put_method(&mon->text, m);
-		buf_puts(&mon->text, "}}");
-		if (mon->text.error) {
+		if (before)
+			buf_putc(&mon->text, ',');
+		buf_append(&mon->text, change->data, change->len);
+		mon->op.memory = sizeof(*mon) + mon->text.size;
+		if (mon->text.error || !conn_account(c)) {
 			mon->text.error = 0;
 			mon->text.len = before;
 			mon->lost = true;
 		}
 	}
-	conn_wake(c);
+	/* one that is behind has no use for a turn before its output is sent */
+	if (c->out.len)
+		mon->op.wait_output = true;
+	else
+		conn_wake(c);
 }
 
 void method_monitor(struct conn *c, json_t *parameters)
@@ -236,14 +243,17 @@ void method_monitor(struct conn *c, json_t *parameters)
 	r = mon ? copy_add_monitor(e, c) : -ENOMEM;
 	if (r < 0) {
 		free(mon);
-		conn_fail(c, r);
+		if (r == -EBUSY)
+			conn_error(c, QUERY_ERROR_BUSY,
+				   json_pack("{s:s}", "reason", "too many monitors of one user"));
+		else
+			conn_fail(c, r);
 		return;
 	}
 	mon->op = (struct op){
 		.step = monitor_step, .free = monitor_free, .entry = e, .memory = sizeof(*mon)
 	};
 	mon->conn = c;
-	mon->of = e;
 	buf_init(&mon->text, CHANGES_CAP);
 	conn_start(c, &mon->op);
 }

@@ -56,8 +56,8 @@ static int read_namespace(struct proc_peer *peer)
 	if (p->euid != peer->uid)
 		return 0;
 	peer->same_pid_ns = p->same_pid_ns;
-	peer->ns_known = proc_ns_id(p->dir_fd, "ns/pid", &peer->ns_dev, &peer->ns_ino) &&
-			 proc_alive(p);
+	peer->ns_known =
+		proc_ns_id(p->dir_fd, "ns/pid", &peer->ns_dev, &peer->ns_ino) && proc_alive(p);
 	return 0;
 }
 
@@ -113,8 +113,8 @@ static size_t read_numbers(int dir_fd, pid_t *numbers)
 	while (text_line(&all, &line)) {
 		if (!text_word(&line, &word) || !text_equal(word, "NSpid:"))
 			continue;
-		while (n < PID_NS_DEPTH + 1 && text_word(&line, &word) &&
-		       text_u64(word, 10, &v) && v <= INT32_MAX)
+		while (n < PID_NS_DEPTH + 1 && text_word(&line, &word) && text_u64(word, 10, &v) &&
+		       v <= INT32_MAX)
 			numbers[n++] = (pid_t)v;
 		break;
 	}
@@ -206,14 +206,19 @@ int proc_peer_pid_of(const struct proc_peer *peer, const struct proc *p, pid_t *
 	return *theirsp ? 0 : PROC_E_GONE;
 }
 
-bool proc_owned_by(struct proc *p, uid_t uid)
+void proc_refresh_ids(struct proc *p)
 {
 	struct parse_status status;
 
-	if (proc_status(p, &status) == 0) {
-		p->uid = status.uid;
-		p->euid = status.euid;
-		p->suid = status.suid;
-	}
+	if (proc_status(p, &status))
+		return;
+	p->uid = status.uid;
+	p->euid = status.euid;
+	p->suid = status.suid;
+}
+
+bool proc_owned_by(struct proc *p, uid_t uid)
+{
+	proc_refresh_ids(p);
 	return p->uid == uid && p->euid == uid && p->suid == uid;
 }

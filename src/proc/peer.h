@@ -38,8 +38,10 @@ int proc_peer_pid(const struct proc_peer *peer, pid_t theirs, pid_t *oursp);
 /* The number that the peer has for a process. 0, -errno or a code: not visible to it, or gone. */
 int proc_peer_pid_of(const struct proc_peer *peer, const struct proc *p, pid_t *theirsp);
 
+/* Brings the ids of p up to date: a process may change them. One that is gone keeps its last. */
+void proc_refresh_ids(struct proc *p);
 /*
  * Is the process wholly a user's, by its real, effective and saved uid at this moment? What is
- * gone is judged by what it was. Keeps the ids of p up to date.
+ * gone is judged by what it was, as far as that was seen. Refreshes the ids of p.
  */
 bool proc_owned_by(struct proc *p, uid_t uid);
