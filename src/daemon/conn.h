@@ -9,7 +9,7 @@
  *   access.c      who may see what
  *   methods.c     which method is which; those that answer at once
  *   resolve.c     Resolve
- *   stream.c      ListMethods, Monitor
+ *   stream.c      ListMethods, ListModules, Monitor
  *   attach.c      Attach, Detach
  *   handover.c    Snapshot and Export: what is answered with an fd
  *   copy.c        a process's code as others have it: snapshots and monitors
@@ -79,7 +79,7 @@ struct conn {
 	struct buf out;
 	int out_fd; /* goes with the first byte of out */
 	struct op *op;
-	bool stepping; /* op is running: freed when it is back */
+	bool stepping;     /* op is running: freed when it is back */
 	bool more, oneway; /* of the call under way */
 	/* the last number of another pid namespace that was translated */
 	pid_t theirs, ours;
@@ -158,6 +158,7 @@ pid_t access_pid_of(const struct conn *c, const struct entry *e);
 void methods_call(struct conn *c, const struct wire_call *call);
 void method_resolve(struct conn *c, json_t *parameters);
 void method_list_methods(struct conn *c, json_t *parameters);
+void method_list_modules(struct conn *c, json_t *parameters);
 void method_monitor(struct conn *c, json_t *parameters);
 void method_attach(struct conn *c, json_t *parameters);
 void method_detach(struct conn *c, json_t *parameters);

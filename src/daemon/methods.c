@@ -190,50 +190,6 @@ static void list_processes(struct conn *c, json_t *parameters)
 	conn_reply(c, json_pack("{s:o}", "processes", all), false);
 }
 
-static json_t *text_or_null(const char *s)
-{
-	return s && *s ? method_text(s, strlen(s)) : json_null();
-}
-
-static json_t *module_json(const struct loader_item *item)
-{
-	static const char *const kinds[] = { "domain", "assembly", "module" };
-	char id[32], parent[32];
-	struct clr_text guid;
-	bool pdb = item->has_pdb;
-
-	snprintf(id, sizeof(id), "0x%llx", (unsigned long long)item->id);
-	snprintf(parent, sizeof(parent), "0x%llx", (unsigned long long)item->parent);
-	return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:s?, s:o, s:I, s:I, s:o}", "kind",
-			 kinds[item->kind], "id", id, "parent", parent, "name",
-			 method_text(item->name, strlen(item->name)), "native_path",
-			 text_or_null(item->native_path), "pdb_path", text_or_null(item->pdb_path),
-			 "pdb_id", pdb ? clr_guid_text(&guid, &item->pdb_guid) : NULL, "pdb_age",
-			 pdb ? json_integer(item->pdb_age) : json_null(), "flags",
-			 (json_int_t)item->flags, "load", (json_int_t)item->load, "unload",
-			 item->unload == UINT64_MAX ? json_null()
-						    : json_integer((json_int_t)item->unload));
-}
-
-static void list_modules(struct conn *c, json_t *parameters)
-{
-	static const char *const names[] = { "pid", "start", NULL };
-	const struct loader_item *item;
-	struct entry *e;
-	json_t *all;
-	size_t i;
-
-	if (!method_check_names(c, parameters, names))
-		return;
-	e = access_find(c, parameters);
-	if (!e)
-		return;
-	all = json_array();
-	for (i = 0; (item = loader_item(target_loader(e->target), i)); i++)
-		json_array_append_new(all, module_json(item));
-	conn_reply(c, json_pack("{s:o}", "modules", all), false);
-}
-
 /* -- WriteMap ------------------------------------------------------------------------------ */
 
 /* Another request may begin the write anew: so not its end is waited for, but the next one. */
@@ -370,7 +326,7 @@ static const struct method {
 	{ QUERY_INTERFACE ".Export", method_export, 0 },
 	{ QUERY_INTERFACE ".Snapshot", method_snapshot, 0 },
 	{ QUERY_INTERFACE ".ListProcesses", list_processes, 0 },
-	{ QUERY_INTERFACE ".ListModules", list_modules, 0 },
+	{ QUERY_INTERFACE ".ListModules", method_list_modules, 0 },
 	{ QUERY_INTERFACE ".ListMethods", method_list_methods, 0 },
 	{ QUERY_INTERFACE ".Attach", method_attach, 0 },
 	{ QUERY_INTERFACE ".Detach", method_detach, 0 },

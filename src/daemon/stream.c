@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ListMethods and Monitor: replies as long as a process has methods, or lives.
+ * ListMethods, ListModules and Monitor: replies as long as a process has methods, or lives.
  *
  * Neither runs ahead of its client: the next piece is written when the last one has been
  * sent. What a monitor cannot take in time is left out, and it is told so.
@@ -8,23 +8,25 @@
 #include "daemon/conn.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/caps.h"
 #include "base/clock.h"
+#include "query/text.h"
 #include "reply/reply.h"
 
 /* A monitor's changes that wait for it. */
 #define CHANGES_CAP MIB(4)
 
-/* -- ListMethods --------------------------------------------------------------------------- */
+/* -- ListMethods, ListModules -------------------------------------------------------------- */
 
 struct list {
 	struct op op;
 	pid_t theirs;
-	bool retired, more;
-	uint64_t next;             /* address, or slot when retired ones are wanted */
-	const struct codemap *map; /* of the start: another one ends the list */
+	bool modules, retired, more;
+	uint64_t next;        /* address; slot when retired ones are wanted; number of a module */
+	uint32_t incarnation; /* of the start: another program ends the list */
 	struct buf text, function;
 	uint32_t n;
 };
@@ -54,12 +56,81 @@ static const struct codemap_body *list_next(struct list *list, const struct code
 	return body;
 }
 
+static void put_text(struct buf *out, const char *name, const char *s)
+{
+	buf_printf(out, ",\"%s\":", name);
+	if (s && *s)
+		text_put_string(out, s, strlen(s));
+	else
+		buf_puts(out, "null");
+}
+
+static void put_module(struct buf *out, const struct loader_item *item)
+{
+	static const char *const kinds[] = { "domain", "assembly", "module" };
+	struct clr_text guid;
+
+	buf_printf(out, "{\"kind\":\"%s\",\"id\":", kinds[item->kind]);
+	text_put_hex(out, item->id);
+	buf_puts(out, ",\"parent\":");
+	text_put_hex(out, item->parent);
+	buf_puts(out, ",\"name\":");
+	text_put_string(out, item->name, strlen(item->name));
+	put_text(out, "native_path", item->native_path);
+	put_text(out, "pdb_path", item->pdb_path);
+	put_text(out, "pdb_id", item->has_pdb ? clr_guid_text(&guid, &item->pdb_guid) : NULL);
+	if (item->has_pdb)
+		buf_printf(out, ",\"pdb_age\":%" PRIu32, item->pdb_age);
+	else
+		buf_puts(out, ",\"pdb_age\":null");
+	buf_printf(out, ",\"flags\":%" PRIu32 ",\"load\":", item->flags);
+	text_put_time(out, item->load);
+	buf_puts(out, ",\"unload\":");
+	if (item->unload == UINT64_MAX)
+		buf_puts(out, "null");
+	else
+		text_put_time(out, item->unload);
+	buf_putc(out, '}');
+}
+
+/* Writes the next element. Returns 1, 0 after the last, or -errno. */
+static int list_put(struct list *list, struct target *target)
+{
+	const struct codemap *map = target_map(target);
+	const struct codemap_body *body = NULL;
+	const struct loader_item *item = NULL;
+	struct codemap_info info;
+	struct query_method m;
+	int r = 0;
+
+	if (list->modules)
+		item = loader_item(target_loader(target), (size_t)list->next++);
+	else
+		body = list_next(list, map);
+	if (!item && !body)
+		return 0;
+	if (list->n)
+		buf_putc(&list->text, ',');
+	if (item) {
+		put_module(&list->text, item);
+	} else {
+		codemap_body_info(map, body, &info);
+		r = reply_method(&info, &list->function, &m);
+		if (r < 0)
+			return r;
+		buf_putc(&list->text, '{');
+		query_put_method(&list->text, &m);
+		buf_putc(&list->text, '}');
+	}
+	return list->text.error ? list->text.error : 1;
+}
+
 static int list_send(struct conn *c, struct list *list, bool continues)
 {
 	int r = wire_begin_reply(&c->out);
 
 	if (r == 0)
-		r = buf_puts(&c->out, "{\"methods\":[");
+		r = buf_printf(&c->out, "{\"%s\":[", list->modules ? "modules" : "methods");
 	if (r == 0)
 		r = buf_append(&c->out, list->text.data, list->text.len);
 	if (r == 0)
@@ -74,57 +145,38 @@ static int list_send(struct conn *c, struct list *list, bool continues)
 static enum op_result list_step(struct conn *c, struct op *op, uint64_t deadline_ns)
 {
 	struct list *list = container_of(op, struct list, op);
-	const struct codemap_body *body;
-	struct codemap_info info;
-	struct query_method m;
-	int r = 0;
+	struct target_status status = { 0 };
+	int r;
 
-	if (!op->entry || target_map(op->entry->target) != list->map) {
+	if (op->entry)
+		target_get_status(op->entry->target, &status);
+	if (!op->entry || status.incarnation != list->incarnation) {
 		conn_error(c, QUERY_ERROR_NOT_ATTACHED,
 			   json_pack("{s:i}", "pid", (int)list->theirs));
 		return OP_DONE;
 	}
-	while ((body = list_next(list, list->map))) {
-		if (list->n)
-			buf_putc(&list->text, ',');
-		codemap_body_info(list->map, body, &info);
-		r = reply_method(&info, &list->function, &m);
-		if (r < 0)
-			break;
-		buf_putc(&list->text, '{');
-		query_put_method(&list->text, &m);
-		buf_putc(&list->text, '}');
-		if (list->text.error)
-			break;
+	while ((r = list_put(list, op->entry->target)) > 0) {
+		op->memory = sizeof(*list) + list->text.size;
 		if (++list->n % CAP_QUERY_CHUNK == 0 && list->more) {
 			conn_written(c, list_send(c, list, true));
 			op->wait_output = true;
 			return OP_WAIT;
 		}
-		if (list->n % 64 == 0 && clock_now_ns() >= deadline_ns) {
-			op->memory = sizeof(*list) + list->text.size;
+		if (list->n % 64 == 0 && clock_now_ns() >= deadline_ns)
 			return OP_MORE;
-		}
 	}
-	if (r == 0)
-		r = list->text.error;
 	if (r == 0)
 		r = list_send(c, list, false);
 	conn_written(c, r);
 	return OP_DONE;
 }
 
-void method_list_methods(struct conn *c, json_t *parameters)
+static void start_list(struct conn *c, json_t *parameters, bool modules, bool retired)
 {
-	static const char *const names[] = { "pid", "start", "retired", NULL };
-	struct entry *e;
+	struct entry *e = access_find(c, parameters);
+	struct target_status status;
 	struct list *list;
-	bool retired;
 
-	if (!method_check_names(c, parameters, names) ||
-	    !method_take_bool(c, parameters, "retired", &retired))
-		return;
-	e = access_find(c, parameters);
 	if (!e)
 		return;
 	list = calloc(1, sizeof(*list));
@@ -132,16 +184,36 @@ void method_list_methods(struct conn *c, json_t *parameters)
 		conn_fail(c, -ENOMEM);
 		return;
 	}
-	list->op = (struct op){
-		.step = list_step, .free = list_free, .entry = e, .memory = sizeof(*list)
+	target_get_status(e->target, &status);
+	*list = (struct list){
+		.op = { .step = list_step, .free = list_free, .entry = e, .memory = sizeof(*list) },
+		.theirs = (pid_t)json_integer_value(json_object_get(parameters, "pid")),
+		.modules = modules,
+		.retired = retired,
+		.more = c->more,
+		.incarnation = status.incarnation,
 	};
-	list->theirs = (pid_t)json_integer_value(json_object_get(parameters, "pid"));
-	list->retired = retired;
-	list->more = c->more;
-	list->map = target_map(e->target);
 	buf_init(&list->text, CAP_QUERY_OUT - KIB(1));
 	buf_init(&list->function, CAP_QUERY_OUT);
 	conn_start(c, &list->op);
+}
+
+void method_list_methods(struct conn *c, json_t *parameters)
+{
+	static const char *const names[] = { "pid", "start", "retired", NULL };
+	bool retired;
+
+	if (method_check_names(c, parameters, names) &&
+	    method_take_bool(c, parameters, "retired", &retired))
+		start_list(c, parameters, false, retired);
+}
+
+void method_list_modules(struct conn *c, json_t *parameters)
+{
+	static const char *const names[] = { "pid", "start", NULL };
+
+	if (method_check_names(c, parameters, names))
+		start_list(c, parameters, true, false);
 }
 
 /* -- Monitor ------------------------------------------------------------------------------- */
