@@ -241,7 +241,7 @@ static int answer_one(struct ask_process *p, const struct ask_item *item, struct
 
 	*a = (struct ask_answer){ .il = -1, .live = p->source };
 	a->final = p->source && source_knows(p->source, item->time ? item->time : UINT64_MAX);
-	body = item->time ? codemap_lookup_at(map, addr, item->time, &miss)
+	body = item->time ? codemap_lookup_certain(map, addr, item->time, &miss)
 			  : codemap_lookup(map, addr, &miss);
 	if (!body) {
 		a->reason = scratch->reason;

@@ -55,7 +55,7 @@ struct resolve {
 	struct codemap *map; /* of the traces */
 	unsigned int n_traces;
 	pid_t pid;
-	bool json, damaged;
+	bool json, caller, damaged;
 	struct ask_item *items;
 	size_t n, room;
 };
@@ -78,7 +78,8 @@ static int add_item(struct resolve *run, uint64_t addr, uint64_t time)
 		run->items = more;
 		run->room = room;
 	}
-	run->items[run->n++] = (struct ask_item){ .addr = addr, .time = time };
+	run->items[run->n++] =
+		(struct ask_item){ .addr = addr, .time = time, .caller = run->caller };
 	return 0;
 }
 
@@ -163,6 +164,7 @@ static void help(void)
 	       "  -p, --pid PID           the process\n"
 	       "      --trace FILE        a stream, e.g. a .nettrace file of dotnet-trace; "
 	       "repeatable\n"
+	       "      --caller            they are return addresses: looked up one byte before\n"
 	       "      --json              one JSON object a line\n" DAEMON_OPTIONS_HELP);
 }
 
@@ -236,9 +238,13 @@ static int run_questions(struct resolve *run, int argc, char **argv)
 int cli_resolve(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{ "pid", required_argument, NULL, 'p' }, { "trace", required_argument, NULL, 't' },
-		{ "json", no_argument, NULL, 'j' },      DAEMON_OPTIONS,
-		{ "help", no_argument, NULL, 'h' },      { 0 },
+		{ "pid", required_argument, NULL, 'p' },
+		{ "trace", required_argument, NULL, 't' },
+		{ "json", no_argument, NULL, 'j' },
+		{ "caller", no_argument, NULL, 'c' },
+		DAEMON_OPTIONS,
+		{ "help", no_argument, NULL, 'h' },
+		{ 0 },
 	};
 	_cleanup_(resolve_deinit) struct resolve run = { .ask.il_maps = true };
 	uint64_t addr, time;
@@ -258,6 +264,7 @@ int cli_resolve(int argc, char **argv)
 				return r;
 			break;
 		case 'j': run.json = true; break;
+		case 'c': run.caller = true; break;
 		case 'h': help(); return cli_flush();
 		default: return cli_usage_hint("resolve");
 		}

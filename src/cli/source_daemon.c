@@ -304,6 +304,8 @@ static int take(struct source *s, bool code)
 	s->attach_ns = identity->attach_ns;
 	s->ended = identity->ended;
 	s->complete = true;
+	if (identity->over_cap)
+		codemap_set_incomplete(s->map);
 	if (!identity->complete)
 		snprintf(s->why, sizeof(s->why), "%s", SOURCE_WHY_INCOMPLETE);
 	return 0;

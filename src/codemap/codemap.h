@@ -167,6 +167,13 @@ const struct codemap_body *codemap_lookup(const struct codemap *map, uint64_t ad
 					  enum codemap_miss *missp);
 const struct codemap_body *codemap_lookup_at(const struct codemap *map, uint64_t addr,
 					     uint64_t time, enum codemap_miss *missp);
+/*
+ * The same, for who calls answers final: a body of a kind that can be freed is none for times at
+ * which its address may have been another's: before its first announcement, if that was a
+ * rundown's (NOT_YET), and while events were lost (LOST).
+ */
+const struct codemap_body *codemap_lookup_certain(const struct codemap *map, uint64_t addr,
+						  uint64_t time, enum codemap_miss *missp);
 void codemap_body_info(const struct codemap *map, const struct codemap_body *body,
 		       struct codemap_info *info);
 /* The same without names and module, which lie in cold memory. */

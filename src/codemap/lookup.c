@@ -118,6 +118,29 @@ const struct codemap_body *codemap_lookup(const struct codemap *map, uint64_t ad
 	return missp ? lookup_past(map, addr, UINT64_MAX, missp) : NULL;
 }
 
+/* May its address have been another body's while nobody told us? */
+static bool is_freeable(const struct codemap *map, const struct codemap_body *body)
+{
+	return (body->flags & BODY_FLAG_DYNAMIC) ||
+	       (body->module && module_is_freeable(&map->modules, body->module));
+}
+
+const struct codemap_body *codemap_lookup_certain(const struct codemap *map, uint64_t addr,
+						  uint64_t time, enum codemap_miss *missp)
+{
+	const struct codemap_body *body = codemap_lookup_at(map, addr, time, missp);
+	bool is_guess, is_lost;
+
+	if (!body)
+		return NULL;
+	is_guess = body->open_past && time < body->load;
+	is_lost = map->n_gaps && codemap_lost_between(map, time, time);
+	if (likely(!is_guess && !is_lost) || !is_freeable(map, body))
+		return body;
+	*missp = is_lost ? CODEMAP_MISS_LOST : CODEMAP_MISS_NOT_YET;
+	return NULL;
+}
+
 const struct codemap_body *codemap_next(const struct codemap *map, uint64_t from)
 {
 	uint32_t idx = index_next(&map->live, from);
@@ -200,9 +223,7 @@ void codemap_body_life(const struct codemap *map, const struct codemap_body *bod
 		.token = body->token,
 		.flags = body_flags(body),
 	};
-	info->freeable = body->open_past &&
-			 ((body->flags & BODY_FLAG_DYNAMIC) ||
-			  (body->module && module_is_freeable(&map->modules, body->module)));
+	info->freeable = body->open_past && is_freeable(map, body);
 }
 
 void codemap_body_info(const struct codemap *map, const struct codemap_body *body,

@@ -129,6 +129,9 @@ static int fill_body(struct copy *copy, const struct codemap_body *body, struct 
 	r = method_range(copy->map, body, &info, out);
 	if (r < 0)
 		return r;
+	/* as codemap_lookup_certain() has it */
+	if (info.freeable)
+		out->range.load = info.announced;
 	buf_clear(&copy->function);
 	buf_clear(&copy->function_short);
 	names_append(&copy->function, &info.name, NAMES_FULL, false);

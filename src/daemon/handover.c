@@ -223,6 +223,7 @@ static void finish(struct conn *c, struct exporting *x, struct entry *e)
 		.machine = MACHINE,
 		.ended = e->ended,
 		.with_code = x->code,
+		.over_cap = codemap_is_incomplete(x->map),
 	};
 	struct stat st = { 0 };
 	int fd, r;

@@ -117,6 +117,7 @@ static void on_ended(struct target *target, enum target_end end, void *data)
 	int pid = (int)target_proc(target)->pid;
 
 	e->ended = true;
+	e->ended_ns = clock_now_ns();
 	reg->running--;
 	if (may_say(e))
 		log_line(end == TARGET_FAILED ? LOG_ERROR : LOG_INFO, "pid %d: %s", pid,
@@ -417,6 +418,18 @@ int registry_attach(struct registry *reg, pid_t pid, struct entry **outp, char *
 	return 0;
 }
 
+/* Is a number that was given without a start time this process's still? */
+static bool is_meant(const struct entry *e, uint64_t time)
+{
+	_cleanup_(proc_closep) struct proc *now = NULL;
+
+	if (!e->ended)
+		return true;
+	if (time)
+		return time <= e->ended_ns;
+	return proc_open(e->proc->pid, &now) != 0 || now->start == e->proc->start;
+}
+
 struct entry *registry_find(const struct registry *reg, pid_t pid, uint64_t start, uint64_t time)
 {
 	struct entry *e, *newest = NULL;
@@ -425,7 +438,7 @@ struct entry *registry_find(const struct registry *reg, pid_t pid, uint64_t star
 		if (e->proc->pid != pid || (start && e->proc->start != start))
 			continue;
 		if (!time || proc_start_ns(e->proc) <= time)
-			return e;
+			return start || is_meant(e, time) ? e : NULL;
 		if (!newest)
 			newest = e;
 	}

@@ -35,6 +35,7 @@ struct entry {
 	uint32_t incarnation; /* whose owner is known */
 	bool complete;        /* once at least */
 	bool stopping, ended;
+	uint64_t ended_ns;  /* when we noticed */
 	uint64_t attach_ns; /* when we began */
 	bool told;          /* to be attached by the command line: stays */
 	bool files_gone;
@@ -76,7 +77,7 @@ size_t registry_count_holds(const struct registry *reg, uid_t uid);
 
 /*
  * The process of a pid; start 0: any. Of several (pids are reused) the newest that had begun by
- * that time (0: now). NULL if there is none.
+ * that time (0: now). NULL if there is none, or start is 0 and the pid was no longer its own then.
  */
 struct entry *registry_find(const struct registry *reg, pid_t pid, uint64_t start, uint64_t time);
 struct entry *registry_first(const struct registry *reg); /* then entry->next */

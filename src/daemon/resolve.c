@@ -117,7 +117,7 @@ static int answer(struct resolve *r, const struct query_address *q)
 	char reason[REPLY_REASON_SIZE];
 	int e;
 
-	body = q->time ? codemap_lookup_at(map, addr, q->time, &miss)
+	body = q->time ? codemap_lookup_certain(map, addr, q->time, &miss)
 		       : codemap_lookup(map, addr, &miss);
 	if (body)
 		return answer_hit(r, q, map, body);
@@ -140,7 +140,9 @@ static void choose_entry(struct conn *c, struct resolve *r, uint64_t time)
 	r->entry = e;
 	r->denied = e && !access_entry(c, e);
 	r->entry_known = e && !r->denied ? target_known_until(e->target) : 0;
-	r->known_until = MIN(r->known_until, r->entry_known);
+	/* where there is none nothing is final, whatever is known of the others */
+	if (e)
+		r->known_until = MIN(r->known_until, r->entry_known);
 	if (e && !r->denied)
 		entry_touch(e, c->peer.uid);
 }
@@ -214,7 +216,7 @@ static enum op_result resolve_step(struct conn *c, struct op *op, uint64_t deadl
 	}
 	c->srv->stats.addresses += r->req.n;
 	c->srv->stats.hits += r->hits;
-	if (e == 0 && !r->entry)
+	if (r->known_until == UINT64_MAX)
 		r->known_until = 0;
 	if (e == 0)
 		e = query_answers_reply(&r->answers, r->known_until, !r->provisional, &c->out);

@@ -267,6 +267,11 @@ static enum op_result monitor_step(struct conn *c, struct op *op, uint64_t deadl
 		op->wait_output = true;
 		return OP_WAIT;
 	}
+	/* the process may have become another user's, by an exec of a set-uid program */
+	if (mon->begun && !over && !access_entry(c, op->entry)) {
+		conn_error(c, QUERY_ERROR_DENIED, NULL);
+		return OP_DONE;
+	}
 	if (mon->text.len || mon->lost || !mon->begun || over)
 		conn_written(c, monitor_send(c, mon, !over));
 	mon->begun = true;

@@ -177,6 +177,7 @@ static bool check_header(struct export *e)
 		.ended = h->flags & EXPORT_ENDED,
 		.complete = h->flags & EXPORT_COMPLETE,
 		.with_code = h->flags & EXPORT_WITH_CODE,
+		.over_cap = h->flags & EXPORT_OVER_CAP,
 	};
 	return find_parts(e, h);
 }

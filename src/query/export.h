@@ -42,6 +42,7 @@ struct export_identity {
 	bool ended;       /* the process has */
 	bool complete;    /* its rundown was */
 	bool with_code;
+	bool over_cap; /* bodies were left out */
 };
 
 struct export_gap {

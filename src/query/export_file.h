@@ -21,6 +21,7 @@
 #define EXPORT_ENDED     1u
 #define EXPORT_COMPLETE  2u
 #define EXPORT_WITH_CODE 4u
+#define EXPORT_OVER_CAP  8u
 
 /* The tables, in the order in which they are written. */
 enum export_part {

@@ -548,7 +548,8 @@ int export_finish(struct export_writer *w, const struct export_identity *id, int
 	struct export_header header = {
 		.version = EXPORT_VERSION,
 		.flags = (id->ended ? EXPORT_ENDED : 0) | (id->complete ? EXPORT_COMPLETE : 0) |
-			 (id->with_code ? EXPORT_WITH_CODE : 0),
+			 (id->with_code ? EXPORT_WITH_CODE : 0) |
+			 (id->over_cap ? EXPORT_OVER_CAP : 0),
 		.start = id->start,
 		.start_ns = id->start_ns,
 		.begin_ns = id->begin_ns,

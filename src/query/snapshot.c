@@ -329,7 +329,7 @@ int snapshot_lookup(const struct snapshot *s, uint64_t addr, uint64_t time,
 	 * change would be called final by a known_until from behind it.
 	 */
 	if (finalp) {
-		final = (time && time <= snapshot_known_until(s)) || snapshot_has_ended(s);
+		final = time && time <= snapshot_known_until(s);
 		*finalp = false;
 	}
 	if (unlikely(!region))

@@ -109,7 +109,8 @@ int snapshot_open(struct snapshot **outp, int fd);
 void snapshot_free(struct snapshot *s);
 void snapshot_get_identity(const struct snapshot *s, struct snapshot_identity *identity);
 uint64_t snapshot_known_until(const struct snapshot *s);
-/* A newer generation took over, or the process has ended (then it is complete). */
+/* A newer generation took over, or the process has ended (final is what it was until known_until:
+ * a process that was killed takes its last events with it). */
 bool snapshot_is_replaced(const struct snapshot *s);
 bool snapshot_has_ended(const struct snapshot *s);
 

@@ -208,6 +208,9 @@ static void target_look_again(struct loop_timer *timer)
 		target_finish(t, TARGET_EXITED, "the process has exited");
 		return;
 	}
+	if (t->told_ns)
+		codemap_gap(t->map, t->seen_ns, t->gap_to_ns);
+	t->told_ns = 0;
 	/* another program: nothing that was known is true any more, whatever it will turn out to be
 	 */
 	if (exec_id != t->exec_id && !t->anew) {
@@ -237,8 +240,9 @@ static void target_live_ended(struct session *session, enum session_end end, voi
 	t->status.live_bytes += session_bytes(session);
 	t->status.max_delay_ns = MAX(t->status.max_delay_ns, stats->max_delay_ns);
 	t->status.late += stats->late;
-	/* a stream that was ended in good order by an exit has told everything there ever was */
-	t->final_ns = end == SESSION_COMPLETE && t->exited ? UINT64_MAX : known;
+	t->final_ns = known;
+	t->told_ns = end == SESSION_COMPLETE ? noticed : 0;
+	t->seen_ns = seen;
 	session_free(TAKE_PTR(t->live));
 	if (t->status.state == TARGET_STOPPING) {
 		if (!t->rundown && !t->old && !t->next)
@@ -264,8 +268,12 @@ static void target_live_ended(struct session *session, enum session_end end, voi
 		target_pump(pool);
 		return;
 	}
-	/* From what was seen last until a new session is open, nothing is known. */
-	codemap_gap(t->map, seen, now);
+	/*
+	 * From what was seen last until a new session is open, nothing is known. What ended in good
+	 * order is mostly an exit, which the kernel tells of a moment later: then nothing is lost.
+	 */
+	if (!t->told_ns)
+		codemap_gap(t->map, seen, now);
 	t->gap_from_ns = t->gap_from_ns ? MIN(t->gap_from_ns, seen) : seen;
 	t->gap_to_ns = now;
 	if (end == SESSION_CORRUPT) {

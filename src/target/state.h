@@ -59,6 +59,8 @@ struct target {
 	uint64_t gap_to_ns;     /* a rundown that starts later heals it */
 	uint64_t last_rerundown_ns, rerundown_gap_ns;
 	uint64_t final_ns; /* known_until after the end */
+	uint64_t told_ns;  /* when a stream was ended in good order; 0: it was not */
+	uint64_t seen_ns;  /* then: what came before that was seen */
 
 	struct loop_fd exit_io;
 	struct loop_timer timer;      /* the next step of a wait */

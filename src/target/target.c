@@ -49,6 +49,9 @@ void target_finish(struct target *t, enum target_end end, const char *text)
 
 	if (t->status.state == TARGET_ENDED)
 		return;
+	/* a stream that an exit ended in good order has told everything up to its end */
+	if (end == TARGET_EXITED)
+		t->final_ns = MAX(t->final_ns, t->told_ns);
 	t->status.state = TARGET_ENDED;
 	t->status.end = end;
 	snprintf(t->end_text, sizeof(t->end_text), "%s", text);

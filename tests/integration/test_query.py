@@ -502,6 +502,78 @@ def test_churn_truth():
             f"{rate:.0f} a second")
 
 
+def test_churn_before_attach():
+    """What a rundown found in addresses that change hands is no answer for the times before it."""
+    with tempfile.TemporaryDirectory() as d, Load("churn", "2", f"{d}/log", "wait") as load:
+        load.write("go")
+        time.sleep(1)
+        with Daemon(load.pid, socket=f"{d}/q", options=["--map", "off"]) as daemon, \
+                Client(daemon.listening().socket, timeout=60) as c:
+            daemon.complete()
+            line = load.readline(60)
+            check(line.startswith("done "), line)
+            with open(f"{d}/log", encoding="ascii") as f:
+                truth = [(int(a, 16), int(t), n) for a, t, n in (l.rstrip("\n").split("\t") for l in f)]
+            until(lambda: c.resolve(load.pid, [1], time=truth[-1][1])["final"], 10, "the last event")
+            tally = Tally()
+            ask_truth(c, load.pid, truth, tally)
+            load.write("quit")
+    check(not tally.wrong, f"{len(tally.wrong)} wrong and final: {tally.wrong[:3]}")
+    check(tally.right and tally.misses["not loaded yet"], f"no test: {tally}")
+    return str(tally)
+
+
+def reuse(pid, tries=500):
+    """A process of ours under that number."""
+    for _ in range(tries):
+        with open("/proc/sys/kernel/ns_last_pid", "w", encoding="ascii") as f:
+            f.write(str(pid - 1))
+        p = subprocess.Popen(["sleep", "60"])
+        if p.pid == pid:
+            return p
+        p.kill()
+        p.wait()
+    raise Skip("the number is not to be had")
+
+
+def test_exit_and_pid_reused():
+    """An exit loses nothing, whoever notices it first; and its number may be another's afterwards."""
+    if os.geteuid():
+        raise Skip("root only")
+    for stopped in (False, True):
+        with tempfile.TemporaryDirectory() as d, Load("serve") as load, \
+                Daemon(load.pid, socket=f"{d}/q", options=["--map", "off"]) as daemon, \
+                Client(daemon.listening().socket) as c:
+            daemon.complete()
+            m = next(m for m in c.methods(load.pid) if m["tier"] == "ReadyToRun")
+            pid, at = load.pid, int(m["start"], 16)
+            ticks = c.call("ListProcesses")["processes"][0]["start"]
+            if stopped:
+                daemon.signal(signal.SIGSTOP)
+            before = now()
+            load.write("quit")
+            load.wait()
+            if stopped:
+                time.sleep(0.1)
+                daemon.signal(signal.SIGCONT)
+            p = until(lambda: next((p for p in c.call("ListProcesses")["processes"]
+                                    if p["state"] == "ended"), None), what="the end")
+            check(before <= p["known_until"] <= now(), f"stopped {stopped}: {p}")
+            r = c.resolve(pid, [at, 16], time=before)
+            check(r["final"] and name_of(r) == m["name"] and r["reason"][1] == "unmapped", f"{stopped}: {r}")
+            check(name_of(c.resolve(pid, [at])) == m["name"], "while nobody else has the number")
+            other = reuse(pid)
+            try:
+                for more in ({"time": now()}, {}):
+                    r = c.resolve(pid, [at], **more)
+                    check(r["reason"] == ["not attached"] and not r["final"], f"another's number: {r}")
+                check(name_of(c.resolve(pid, [at], start=ticks)) == m["name"], "by its start time")
+                expect("NotAttached", c.call, "ListMethods", {"pid": pid})
+            finally:
+                other.kill()
+                other.wait()
+
+
 # -- changes as they come ------------------------------------------------------------------
 
 
@@ -785,6 +857,50 @@ def test_exec():
         monitor.close()
         runtime = next(p["runtime"] for p in w.root.call("ListProcesses")["processes"] if p["pid"] == load.pid)
         check(runtime.startswith("8."), runtime)
+
+
+@contextlib.contextmanager
+def client_as(path, uid, gid):
+    """A connection of another user: the daemon looks at who connects when it accepts."""
+    try:
+        os.setegid(gid)
+        os.seteuid(uid)
+        c = Client(path)
+        c.call("Status")
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+    with c:
+        yield c
+
+
+def test_monitor_of_what_became_anothers():
+    """A process that execs a set-uid program is its user's no more: its Monitor ends."""
+    w = world()
+    env = os.path.join(w.dir, "env")
+    shutil.copy("/usr/bin/env", env)
+    os.chmod(env, 0o4755)
+    launcher = os.path.join(w.dir, "suid.sh")
+    with open(launcher, "w", encoding="ascii") as f:
+        f.write(f"rm -f /tmp/dotnet-diagnostic-$$-*\nexec {env} {workload('8')} serve\n")
+    with w.target("--reuid", str(OWNER), "--regid", str(OWNER), "--clear-groups") as load, \
+            client_as(w.socket, OWNER, w.groups[0]) as c:
+        c.call("Attach", {"pid": load.pid, "wait_ms": 20000})
+        c.send("Monitor", {"pid": load.pid}, more=True)
+        check(c.message()["continues"], "the Monitor began")
+        load.ok(f"exec /bin/sh {launcher}")
+        check(load.readline(60).startswith("ready"), "exec failed")
+        if "\t0\t" not in open(f"/proc/{load.pid}/status", encoding="ascii").read().split("Uid:")[1].split("\n")[0]:
+            raise Skip("no set-uid programs in the temporary folder")
+        seen = []
+        while True:
+            m = c.message()
+            if "error" in m:
+                break
+            seen += [x["method"]["name"] for x in m["parameters"]["changes"] if x["method"]]
+            check(m.get("continues"), f"ended without a word: {m}")
+        check(m["error"].endswith("PermissionDenied"), f"{m}")
+        check("Program" not in seen, f"told of the set-uid program: {seen[:5]}")
 
 
 # -- what comes with an fd -----------------------------------------------------------------
@@ -1270,6 +1386,30 @@ def test_example_python():
 
 def test_example_node():
     example("node", "resolve.mjs")
+
+
+def test_example_sampler():
+    """The libbpf sampler names the call chain that its target runs, at the samples' own times."""
+    if os.geteuid() or not shutil.which("clang"):
+        raise Skip("needs root and clang")
+    if not os.path.exists("/usr/include/bpf/libbpf.h"):
+        raise Skip("no libbpf-dev")
+    build = os.path.dirname(program("clrsym"))
+    p = subprocess.run(["make", "-C", TOP, f"O={build}", f"TOP={build}", "examples"],
+                       capture_output=True, text=True, timeout=300)
+    check(p.returncode == 0, f"make examples: {p.stderr[-500:]}")
+    with tempfile.TemporaryDirectory() as d, Load("hot", "60") as load, Daemon(socket=f"{d}/q") as daemon:
+        daemon.listening()
+        p = subprocess.run([f"{build}/examples/sampler", str(load.pid), "2", "199"], capture_output=True,
+                           text=True, timeout=60, env=dict(os.environ, CLRSYM_SOCKET=f"{d}/q"))
+        if p.returncode and re.search("perf_event_open|BPF program", p.stderr):
+            raise Skip(p.stderr.strip())
+        check(p.returncode == 0, p.stderr)
+        named = sum(int(l.rsplit(" ", 1)[1]) for l in p.stdout.splitlines() if
+                    re.search(r"Lab\.Hot\.Chain::Outer;(Lab\.Hot\.Chain::Middle;)?Lab\.Hot\.Chain::", l))
+        total = sum(int(l.rsplit(" ", 1)[1]) for l in p.stdout.splitlines())
+        check(total > 100 and named > 0.8 * total, f"{named} of {total} stacks: {p.stdout[:500]}")
+    return f"{named} of {total} stacks"
 
 
 # -- the end --------------------------------------------------------------------------------

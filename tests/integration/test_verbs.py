@@ -106,6 +106,18 @@ def test_daemon_and_own_agree():
     return f"{len(ours)} methods, {len(mine)} modules, {len(replies[0])} addresses"
 
 
+def test_resolve_callers():
+    """A return address behind a method's last instruction is its own, with --caller."""
+    with Load("serve") as load, daemon(load.pid) as (_, there):
+        m = next(m for m in objects("methods", *there, str(load.pid), "--json") if m["tier"] == "ReadyToRun")
+        end = int(m["start"], 16) + m["size"]
+        for how in (there, OWN):
+            a, = objects("resolve", *how, "-p", str(load.pid), "--json", "--caller", f"{end:x}")
+            check(a["function"] == m["function"] and a["offset"] == m["size"], f"{a}")
+            a, = objects("resolve", *how, "-p", str(load.pid), "--json", f"{end:x}")
+            check(a.get("function") != m["function"], f"{a}")
+
+
 def watched(load, how):
     with Process([program("clrsym"), "watch", "--json", *how, str(load.pid)]) as watch:
         end = time.monotonic() + 20

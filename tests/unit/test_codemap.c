@@ -770,6 +770,51 @@ START_TEST(test_gaps)
 }
 END_TEST
 
+static const char *certain(struct codemap *map, uint64_t addr, uint64_t time)
+{
+	enum codemap_miss miss = CODEMAP_HIT;
+
+	if (codemap_lookup_certain(map, addr, time, &miss))
+		return "hit";
+	return codemap_miss_text(miss);
+}
+
+/* What can be freed is an answer only for times at which nothing else can have been there. */
+START_TEST(test_certain)
+{
+	struct codemap *map = new_map(NULL);
+	struct codemap_load load = {
+		.method_id = 1,
+		.start = BASE,
+		.size = 64,
+		.time = 100,
+		.flags = 1,
+		.name = "D",
+		.name_len = 1,
+	};
+
+	ck_assert_int_eq(codemap_rundown(map, &load, NULL), 0);
+	ck_assert_int_eq(see(map, 2, BASE + 64, 64, 100, "P"), 0);
+	ck_assert_str_eq(at(map, BASE, 50), "D");
+	ck_assert_str_eq(certain(map, BASE, 99), "not loaded yet");
+	ck_assert_str_eq(certain(map, BASE, 100), "hit");
+	ck_assert_str_eq(certain(map, BASE + 64, 50), "hit");
+	/* what was there while events were lost is not known; afterwards it may be another's */
+	codemap_gap(map, 200, 300);
+	load.method_id = 3;
+	load.name = "E";
+	load.time = 400;
+	ck_assert_int_eq(codemap_rundown(map, &load, NULL), 0);
+	ck_assert_str_eq(at(map, BASE, 250), "E");
+	ck_assert_str_eq(certain(map, BASE, 199), "hit");
+	ck_assert_str_eq(certain(map, BASE, 250), "data lost");
+	ck_assert_str_eq(certain(map, BASE, 350), "not loaded yet");
+	ck_assert_str_eq(certain(map, BASE, 400), "hit");
+	ck_assert_str_eq(certain(map, BASE + 64, 250), "hit");
+	codemap_free(map);
+}
+END_TEST
+
 /* Gaps in any order and size, against one bit a moment. */
 START_TEST(test_gap_union)
 {
@@ -1393,6 +1438,7 @@ int main(void)
 	tcase_add_test(rules, test_one_moment);
 	tcase_add_test(rules, test_open_past);
 	tcase_add_test(rules, test_gaps);
+	tcase_add_test(rules, test_certain);
 	tcase_add_test(rules, test_gap_union);
 	tcase_add_test(rules, test_modules);
 	tcase_add_test(rules, test_expiry);

@@ -29,6 +29,7 @@ static const struct export_identity identity = {
 	.machine = 62,
 	.complete = true,
 	.with_code = true,
+	.over_cap = true,
 };
 
 static struct range_body body_of(uint64_t start, uint64_t load, const char *name)
