@@ -154,8 +154,8 @@ struct clrsym_symbol {
 	uint64_t size;     /* of it, in bytes; the body is [start, start + size) */
 	uint64_t offset;   /* of the address from start (for a caller too: of the address itself) */
 	int64_t il_offset; /* into the method's IL, or -1: none */
-	uint64_t load_ns;  /* the body is known to have been there from here ... */
-	uint64_t unload_ns; /* ... to before here; UINT64_MAX: it is still there */
+	uint64_t load_ns;  /* when the body came; 0: before the daemon was there to see it */
+	uint64_t unload_ns; /* when it went; UINT64_MAX: it is still there */
 	uint64_t method_id; /* the runtime's own; of all versions of a method the same */
 	uint64_t reason_ns; /* of CLRSYM_DATA_LOST: around when; else 0 */
 	uint32_t version;   /* native code version of the method, 0 for the first */

@@ -214,6 +214,8 @@
 #define CAP_QUERY_STALL_NS SEC_NS(10)
 /* Processes that one user may have attached beside what the daemon was told to. */
 #define CAP_QUERY_USER_ATTACHES 64u
+/* The same, and those that have exited and still answer. */
+#define CAP_QUERY_USER_ENTRIES 256u
 /* Monitors that one user may have of one process: each change is written for each of them. */
 #define CAP_QUERY_USER_MONITORS 64u
 /* The share of the daemon's time that one user but root may have: ns in each ns, in percent. */
@@ -226,6 +228,8 @@
 #define QUERY_SLICE_BODIES 2048u
 /* Of one process: a body takes some 300 bytes in it, with its name. */
 #define CAP_EXPORT_BYTES GIB(4)
+/* Exports under way: each holds a record a body, and a file. */
+#define CAP_QUERY_EXPORTS 16u
 /* A snapshot without readers is kept for so long. */
 #define DEFAULT_SNAPSHOT_IDLE_NS SEC_NS(60)
 /* Retired bodies of 2 KiB of code in a snapshot; the daemon knows of the others. */

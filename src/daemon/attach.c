@@ -51,6 +51,16 @@ static enum op_result attach_step(struct conn *c, struct op *op, uint64_t deadli
 	return OP_DONE;
 }
 
+/* A user cannot fill the daemon with processes, neither living nor dead ones. */
+static bool has_enough(const struct conn *c)
+{
+	const struct registry *reg = c->srv->reg;
+	uid_t uid = c->peer.uid;
+
+	return uid && (registry_count_holds(reg, uid, false) >= CAP_QUERY_USER_ATTACHES ||
+		       registry_count_holds(reg, uid, true) >= CAP_QUERY_USER_ENTRIES);
+}
+
 /* May the client have this process attached? Answers if not. */
 static bool may_attach(struct conn *c, pid_t pid, pid_t theirs)
 {
@@ -65,8 +75,7 @@ static bool may_attach(struct conn *c, pid_t pid, pid_t theirs)
 		cannot(c, theirs, proc_error_text(NULL, r, NULL));
 	else if (!access_proc(c, proc))
 		conn_error(c, QUERY_ERROR_DENIED, NULL);
-	else if (c->peer.uid &&
-		 registry_count_holds(c->srv->reg, c->peer.uid) >= CAP_QUERY_USER_ATTACHES)
+	else if (has_enough(c))
 		conn_error(c, QUERY_ERROR_BUSY,
 			   json_pack("{s:s}", "reason", "too many processes of one user"));
 	else

@@ -106,6 +106,7 @@ struct server {
 	struct perfdata_clock_track clock; /* perf's default clock */
 	uint64_t started_ns;
 	uint32_t generations; /* of snapshots, ever */
+	unsigned int exports; /* under way */
 	struct log_limit limit;
 	struct {
 		uint64_t requests, addresses, hits, dropped;

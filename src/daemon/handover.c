@@ -123,6 +123,8 @@ struct exporting {
 	uint64_t moment_ns;           /* what the export is of */
 	uint64_t known_until;
 	const struct codemap *map;
+	uint32_t incarnation; /* of the start: another program ends it */
+	struct server *srv;
 	uint32_t slot;
 	uint64_t bodies;
 	struct export_writer *writer;
@@ -132,6 +134,7 @@ static void exporting_free(struct op *op)
 {
 	struct exporting *x = container_of(op, struct exporting, op);
 
+	x->srv->exports--;
 	export_writer_free(x->writer);
 	free(x);
 }
@@ -307,8 +310,11 @@ static enum op_result export_step(struct conn *c, struct op *op, uint64_t deadli
 {
 	struct exporting *x = container_of(op, struct exporting, op);
 	struct entry *e = op->entry;
+	struct target_status status = { 0 };
 
-	if (!e || target_map(e->target) != x->map) {
+	if (e)
+		target_get_status(e->target, &status);
+	if (!e || status.incarnation != x->incarnation) {
 		reply_gone(c, x->theirs);
 		return OP_DONE;
 	}
@@ -342,6 +348,7 @@ void method_export(struct conn *c, json_t *parameters)
 		"pid", "start", "from", "to", "code", "wait_ms", NULL
 	};
 	uint64_t from = 0, to = 0, wait_ms = 0;
+	struct target_status status;
 	struct exporting *x;
 	struct entry *e;
 	bool code;
@@ -359,11 +366,18 @@ void method_export(struct conn *c, json_t *parameters)
 		conn_error(c, QUERY_ERROR_DENIED, NULL);
 		return;
 	}
+	if (c->srv->exports >= CAP_QUERY_EXPORTS) {
+		conn_error(c, QUERY_ERROR_BUSY,
+			   json_pack("{s:s}", "reason", "other exports are being made"));
+		return;
+	}
 	x = calloc(1, sizeof(*x));
 	if (!x) {
 		conn_fail(c, -ENOMEM);
 		return;
 	}
+	target_get_status(e->target, &status);
+	c->srv->exports++;
 	*x = (struct exporting){
 		.op = { .step = export_step,
 			.free = exporting_free,
@@ -375,6 +389,8 @@ void method_export(struct conn *c, json_t *parameters)
 		.code = code,
 		.wanted_ns = clock_now_ns(),
 		.map = target_map(e->target),
+		.incarnation = status.incarnation,
+		.srv = c->srv,
 	};
 	x->until_ns = x->wanted_ns + wait_ms * MS_NS(1);
 	if (to)

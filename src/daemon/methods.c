@@ -119,8 +119,9 @@ json_t *method_process(const struct conn *c, struct entry *e)
 			 (json_int_t)stats.live, "precompiled", (json_int_t)stats.live_r2r,
 			 "retired", (json_int_t)stats.retired, "bytes",
 			 (json_int_t)(stats.bytes + stats.il_bytes), "known_until",
-			 (json_int_t)target_known_until(e->target), "lost", (json_int_t)status.lost,
-			 "reason", reason ? method_text(reason, strlen(reason)) : json_null());
+			 (json_int_t)MIN(target_known_until(e->target), (uint64_t)INT64_MAX),
+			 "lost", (json_int_t)status.lost, "reason",
+			 reason ? method_text(reason, strlen(reason)) : json_null());
 }
 
 /* -- org.varlink.service ------------------------------------------------------------------ */
@@ -192,20 +193,41 @@ static void list_processes(struct conn *c, json_t *parameters)
 
 /* -- WriteMap ------------------------------------------------------------------------------ */
 
-/* Another request may begin the write anew: so not its end is waited for, but the next one. */
+/*
+ * A write that is begun anew never ends if that happens often enough: so one request at a time has
+ * its write, and the others wait for it to be over.
+ */
 #define WRITE_POLL_NS MS_NS(10)
 #define WRITE_WAIT_NS SEC_NS(10)
 
 struct map_write {
 	struct op op;
 	pid_t theirs;
+	bool begun;
 	uint64_t finished; /* writes, before */
 	uint64_t until_ns;
 };
 
 static void map_write_free(struct op *op)
 {
-	free(container_of(op, struct map_write, op));
+	struct map_write *w = container_of(op, struct map_write, op);
+
+	if (w->begun && op->entry)
+		op->entry->writing_map = false;
+	free(w);
+}
+
+/* Its turn to have the map written. */
+static void begin_map(struct map_write *w, struct entry *e)
+{
+	struct perfmap_status status;
+
+	if (w->begun || e->writing_map)
+		return;
+	perfmap_get_status(e->perfmap, &status);
+	w->finished = status.finished;
+	w->begun = e->writing_map = true;
+	perfmap_write(e->perfmap, e->shown, NULL, NULL);
 }
 
 static void reply_map(struct conn *c, const struct perfmap *pm)
@@ -229,16 +251,17 @@ static enum op_result map_write_step(struct conn *c, struct op *op, uint64_t dea
 	struct perfmap_status status;
 	uint64_t now = clock_now_ns();
 
-	if (!e || e->ended) {
+	if (!e || e->ended || !e->shown) {
 		conn_error(c, QUERY_ERROR_NOT_ATTACHED, json_pack("{s:i}", "pid", (int)w->theirs));
 		return OP_DONE;
 	}
+	begin_map(w, e);
 	perfmap_get_status(e->perfmap, &status);
-	if (status.finished != w->finished && !status.error) {
+	if (w->begun && status.finished != w->finished && !status.error) {
 		reply_map(c, e->perfmap);
 		return OP_DONE;
 	}
-	if (status.finished != w->finished || now >= w->until_ns) {
+	if ((w->begun && status.finished != w->finished) || now >= w->until_ns) {
 		conn_error(c, QUERY_ERROR_FAILED,
 			   json_pack("{s:s}", "reason",
 				     status.error > 0 ? proc_error_text(e->proc, status.error, NULL)
@@ -252,7 +275,6 @@ static enum op_result map_write_step(struct conn *c, struct op *op, uint64_t dea
 static void write_map(struct conn *c, json_t *parameters)
 {
 	static const char *const names[] = { "pid", "start", NULL };
-	struct perfmap_status status;
 	struct map_write *w;
 	struct entry *e;
 
@@ -271,17 +293,14 @@ static void write_map(struct conn *c, json_t *parameters)
 		conn_fail(c, -ENOMEM);
 		return;
 	}
-	perfmap_get_status(e->perfmap, &status);
 	*w = (struct map_write){
 		.op = { .step = map_write_step,
 			.free = map_write_free,
 			.entry = e,
 			.memory = sizeof(*w) },
 		.theirs = (pid_t)json_integer_value(json_object_get(parameters, "pid")),
-		.finished = status.finished,
 		.until_ns = clock_now_ns() + WRITE_WAIT_NS,
 	};
-	perfmap_write(e->perfmap, e->shown, NULL, NULL);
 	conn_start(c, &w->op);
 }
 

@@ -288,13 +288,13 @@ bool entry_release(struct entry *e, uid_t uid)
 	return true;
 }
 
-size_t registry_count_holds(const struct registry *reg, uid_t uid)
+size_t registry_count_holds(const struct registry *reg, uid_t uid, bool ended)
 {
 	struct entry *e;
 	size_t n = 0;
 
 	for (e = reg->entries; e; e = e->next)
-		n += !e->ended && find_hold(e, uid);
+		n += (ended || !e->ended) && find_hold(e, uid);
 	return n;
 }
 

@@ -39,6 +39,7 @@ struct entry {
 	uint64_t attach_ns; /* when we began */
 	bool told;          /* to be attached by the command line: stays */
 	bool files_gone;
+	bool writing_map; /* as a client asked */
 	struct hold *holds;
 	size_t n_holds;
 	struct codemap *shown; /* the map that perfmap knows: a new incarnation has another */
@@ -72,8 +73,8 @@ int entry_hold(struct entry *e, uid_t uid, uint64_t period_ns);
 void entry_touch(struct entry *e, uid_t uid);
 /* False: the user holds none. Without holders the target is stopped, and the entry goes. */
 bool entry_release(struct entry *e, uid_t uid);
-/* Processes that a user holds and that live. */
-size_t registry_count_holds(const struct registry *reg, uid_t uid);
+/* Processes that a user holds; ended: also those that have exited. */
+size_t registry_count_holds(const struct registry *reg, uid_t uid, bool ended);
 
 /*
  * The process of a pid; start 0: any. Of several (pids are reused) the newest that had begun by

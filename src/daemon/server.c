@@ -749,12 +749,16 @@ int server_new(struct server **outp, struct loop *loop, struct registry *reg,
 	srv->opts = *opts;
 	srv->turns_end = &srv->turns;
 	srv->started_ns = clock_now_ns();
-	srv->group = find_group(GROUP_NAME);
+	/* a user's own daemon is his alone */
+	srv->group = geteuid() == 0 ? find_group(GROUP_NAME) : (gid_t)-1;
 	srv->admin_group = find_group(ADMIN_GROUP_NAME);
 	query_answers_init(&srv->answers, CAP_QUERY_OUT);
 	r = listen_open(&srv->socket, opts->path, srv->group);
 	if (r < 0)
 		return r;
+	if (geteuid() == 0 && srv->group == (gid_t)-1)
+		log_info("there is no group " GROUP_NAME ": only root may ask (groupadd " GROUP_NAME
+			 ", then start again)");
 	r = loop_fd_add(loop, &srv->listen_io, srv->socket.fd, EPOLLIN, on_accept);
 	if (r < 0)
 		return r;

@@ -82,7 +82,7 @@ static int fill(const struct snapshot *s, const struct snapshot_found *found, ui
 	sym->offset = addr - range->start;
 	if (snapshot_il(s, found, (uint32_t)(looked_up - range->start), &il) == 0)
 		sym->il_offset = il;
-	sym->load_ns = range->load;
+	sym->load_ns = range->flags & RANGE_FLAG_OPEN_PAST ? 0 : range->load;
 	sym->unload_ns = range->unload;
 	sym->method_id = range_method_id(range);
 	sym->version = range_version(range);

@@ -19,7 +19,8 @@ int reply_method(const struct codemap_info *info, struct buf *function, struct q
 	*m = (struct query_method){
 		.method_id = info->method_id,
 		.start = info->start,
-		.load = info->load,
+		/* of an open past only a bound is known */
+		.load = info->open_past ? 0 : info->load,
 		.unload = info->unload,
 		.size = info->size,
 		.version = (uint32_t)info->version,

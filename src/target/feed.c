@@ -130,12 +130,19 @@ static int feed_method(struct feed *feed, const struct clr_event *ev,
 	return 0;
 }
 
+/* Only an exit unloads what cannot be unloaded. */
+static bool is_exit(const struct feed *feed, uint64_t module_id, uint64_t time)
+{
+	return module_id && (module_id == feed->core_module ||
+			     (feed->loader && loader_is_permanent(feed->loader, module_id, time)));
+}
+
 static int feed_unload(struct feed *feed, const struct clr_event *ev, uint64_t time)
 {
 	const struct clr_method *m = &ev->method;
 	int r;
 
-	if (!(m->flags & CLR_METHOD_DYNAMIC) && m->module_id && m->module_id == feed->core_module)
+	if (!(m->flags & CLR_METHOD_DYNAMIC) && is_exit(feed, m->module_id, time))
 		feed->stats.exiting = true;
 	if (feed->stats.exiting)
 		return 0;
@@ -192,7 +199,7 @@ static int feed_module(struct feed *feed, const struct clr_event *ev, uint64_t t
 
 	feed->stats.modules++;
 	if (ev->phase == CLR_PHASE_UNLOAD) {
-		if (feed_is_core(&m->il_path))
+		if (feed_is_core(&m->il_path) || is_exit(feed, m->module_id, time))
 			feed->stats.exiting = true;
 		if (feed->stats.exiting)
 			return 0;

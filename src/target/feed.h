@@ -9,9 +9,8 @@
  *  - a rundown's method record says "alive at that time", not "loaded then";
  *  - 3.1's IL maps carry no code version: they belong to the method event beside them on their
  *    thread (just before them live, just after them in a rundown);
- *  - an orderly exit of 8 and later announces the unload of every module, the core library first,
- * and of 8 and 9 of every method: from the first unload of what can never be unloaded on, unloads
- * are no longer believed.
+ *  - an orderly exit of 8 and later announces the unload of every method and module: from the
+ *    first unload of what can never be unloaded on, unloads are no longer believed.
  *
  * Several feeds may fill one map, in any order: see codemap.h.
  */

@@ -362,6 +362,20 @@ static void find_around(struct loader *l, const struct word *word, struct entry 
 	}
 }
 
+bool loader_is_permanent(struct loader *l, uint64_t module_id, uint64_t time)
+{
+	struct word word = { .item = { .kind = LOADER_MODULE, .id = module_id }, .time = time };
+	struct entry *module, *assembly, *after;
+
+	find_around(l, &word, &module, &after);
+	if (!module)
+		return false;
+	word.item.kind = LOADER_ASSEMBLY;
+	word.item.id = module->item.parent;
+	find_around(l, &word, &assembly, &after);
+	return assembly && !(assembly->item.flags & CLR_ASSEMBLY_COLLECTIBLE);
+}
+
 /* May free any other that ended. */
 static void set_end(struct loader *l, struct entry *e, uint64_t time, bool implied)
 {

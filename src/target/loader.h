@@ -54,6 +54,11 @@ int loader_event(struct loader *loader, const struct clr_event *ev, uint64_t tim
  * call after an event sorts.
  */
 const struct loader_item *loader_item(struct loader *loader, size_t i);
+/*
+ * Is it known that the module stays as long as the process: of an assembly that cannot be
+ * collected? False when nothing is known of either.
+ */
+bool loader_is_permanent(struct loader *loader, uint64_t module_id, uint64_t time);
 size_t loader_memory(const struct loader *loader);
 uint64_t loader_refused(const struct loader *loader);
 

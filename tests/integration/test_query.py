@@ -577,6 +577,23 @@ def test_exit_and_pid_reused():
 # -- changes as they come ------------------------------------------------------------------
 
 
+def test_exit_unloads_nothing():
+    """In an orderly exit runtimes from 8 on announce the unload of everything: it is not believed."""
+    w = world()
+    for runtime in ("3.1", "8", "10"):
+        with Load("serve", runtime=runtime) as load:
+            w.root.call("Attach", {"pid": load.pid, "wait_ms": 20000})
+            m = new_method(w, load, "jit 3")
+            load.write("quit")
+            load.wait()
+            until(lambda pid=load.pid: any(p["pid"] == pid and p["state"] == "ended"
+                                           for p in w.root.call("ListProcesses")["processes"]), what="the end")
+            left = {x["start"] for x in w.root.methods(load.pid)}
+            check(m["start"] in left, f"{runtime}: {m['name']} counts as unloaded after the exit")
+            modules = w.root.call("ListModules", {"pid": load.pid})["modules"]
+            check(all(x["unload"] is None for x in modules), f"{runtime}: modules count as unloaded")
+
+
 class Monitor:
     """A Monitor's changes, taken by a thread: [(moment, change, method)]."""
 
