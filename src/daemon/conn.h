@@ -176,6 +176,8 @@ bool method_check_names(struct conn *c, json_t *parameters, const char *const *n
 
 /* Text of a process or a file system, whatever bytes it has. */
 json_t *method_text(const char *s, size_t len);
+/* The part of a range that needs no text. */
+struct range method_range_life(const struct codemap_info *info);
 /* A body as a range with its raw name; borrows from the map until its next change. */
 int method_range(struct codemap *map, const struct codemap_body *body,
 		 const struct codemap_info *info, struct range_body *range);

@@ -145,6 +145,20 @@ static int fill_body(struct copy *copy, const struct codemap_body *body, struct 
 	return 0;
 }
 
+/* It has ended, and nothing else has changed: no text is needed for that. False: it must be put. */
+static bool retire_slot(struct copy *copy, uint32_t slot, const struct codemap_body *body)
+{
+	struct codemap_info info;
+	struct range range;
+
+	codemap_body_life(copy->map, body, &info);
+	range = method_range_life(&info);
+	if (info.freeable)
+		range.load = info.announced;
+	return snapshot_has(copy->writer, slot, &range) &&
+	       snapshot_retire(copy->writer, slot, info.unload) == 0;
+}
+
 /* Brings one slot over. */
 static void put_slot(struct copy *copy, uint32_t slot, const struct codemap_body *body)
 {
@@ -218,7 +232,8 @@ static int on_change(void *data, uint32_t slot, unsigned int what, const struct 
 
 	copy->changed = true;
 	copy->settled = false;
-	put_slot(copy, slot, body);
+	if (what != CODEMAP_CHANGE_ENDED || !copy->writer || !retire_slot(copy, slot, body))
+		put_slot(copy, slot, body);
 	tell_monitors(copy, what, body);
 	return 0;
 }
@@ -268,8 +283,13 @@ static void fill(struct copy *copy, uint64_t deadline_ns)
 
 static void published(struct copy *copy, uint64_t known_until)
 {
+	uint64_t from, to;
+	size_t i;
+
 	if (!copy->writer || copy->closed)
 		return;
+	for (i = 0; codemap_gap_at(copy->map, i, &from, &to); i++)
+		snapshot_lost(copy->writer, from, to);
 	snapshot_publish(copy->writer, known_until);
 	if (copy->former) {
 		snapshot_close(copy->former, true);

@@ -65,6 +65,21 @@ json_t *method_text(const char *s, size_t len)
 
 /* -- values ------------------------------------------------------------------------------- */
 
+struct range method_range_life(const struct codemap_info *info)
+{
+	return (struct range){
+		.start = info->start,
+		.load = info->load,
+		.unload = info->unload,
+		.announced = info->announced,
+		.method = info->method_id | info->version << 48,
+		.size = info->size,
+		.flags = info->flags | (info->open_past ? RANGE_FLAG_OPEN_PAST : 0) |
+			 (info->freeable ? RANGE_FLAG_FREEABLE : 0),
+		.token = info->token,
+	};
+}
+
 int method_range(struct codemap *map, const struct codemap_body *body,
 		 const struct codemap_info *info, struct range_body *range)
 {
@@ -76,17 +91,7 @@ int method_range(struct codemap *map, const struct codemap_body *body,
 	if (r < 0)
 		return r;
 	*range = (struct range_body){
-		.range = {
-			.start = info->start,
-			.load = info->load,
-			.unload = info->unload,
-			.announced = info->announced,
-			.method = info->method_id | info->version << 48,
-			.size = info->size,
-			.flags = info->flags | (info->open_past ? RANGE_FLAG_OPEN_PAST : 0) |
-				 (info->freeable ? RANGE_FLAG_FREEABLE : 0),
-			.token = info->token,
-		},
+		.range = method_range_life(info),
 		.ns = info->name.ns,
 		.name = info->name.name,
 		.sig = info->name.sig,
@@ -99,6 +104,16 @@ int method_range(struct codemap *map, const struct codemap_body *body,
 		.n_il = r == 0 ? (uint32_t)n_il : 0,
 	};
 	return 0;
+}
+
+/* What is kept of the process. */
+static size_t memory_of(const struct entry *e)
+{
+	struct codemap_stats stats;
+
+	codemap_get_stats(target_map(e->target), &stats);
+	return stats.bytes + stats.il_bytes + loader_memory(target_loader(e->target)) +
+	       (e->places ? places_memory(e->places) : 0);
 }
 
 json_t *method_process(const struct conn *c, struct entry *e)
@@ -117,8 +132,8 @@ json_t *method_process(const struct conn *c, struct entry *e)
 			 method_text(status.runtime, strlen(status.runtime)), "state",
 			 target_state_text(status.state), "complete", e->complete, "bodies",
 			 (json_int_t)stats.live, "precompiled", (json_int_t)stats.live_r2r,
-			 "retired", (json_int_t)stats.retired, "bytes",
-			 (json_int_t)(stats.bytes + stats.il_bytes), "known_until",
+			 "retired", (json_int_t)stats.retired, "bytes", (json_int_t)memory_of(e),
+			 "known_until",
 			 (json_int_t)MIN(target_known_until(e->target), (uint64_t)INT64_MAX),
 			 "lost", (json_int_t)status.lost, "reason",
 			 reason ? method_text(reason, strlen(reason)) : json_null());

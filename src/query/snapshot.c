@@ -314,6 +314,12 @@ static inline const struct snapshot_region *region_find(const struct snapshot *s
 	return NULL;
 }
 
+static bool in_lost(const struct snapshot *s, uint64_t time)
+{
+	return time <= shared_load(&s->header->lost_to) &&
+	       time >= shared_load(&s->header->lost_from);
+}
+
 int snapshot_lookup(const struct snapshot *s, uint64_t addr, uint64_t time,
 		    struct snapshot_found *found, bool *finalp)
 {
@@ -329,7 +335,7 @@ int snapshot_lookup(const struct snapshot *s, uint64_t addr, uint64_t time,
 	 * change would be called final by a known_until from behind it.
 	 */
 	if (finalp) {
-		final = time && time <= snapshot_known_until(s);
+		final = time && time <= snapshot_known_until(s) && !in_lost(s, time);
 		*finalp = false;
 	}
 	if (unlikely(!region))

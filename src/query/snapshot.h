@@ -83,6 +83,11 @@ bool snapshot_has(const struct snapshot_writer *w, uint32_t slot, const struct r
  */
 int snapshot_retire(struct snapshot_writer *w, uint32_t slot, uint64_t unload);
 void snapshot_remove(struct snapshot_writer *w, uint32_t slot);
+/*
+ * Events between the two times were lost: what was there then may not be known, so nothing of it is
+ * final. Several losses become one span. Before snapshot_publish().
+ */
+void snapshot_lost(struct snapshot_writer *w, uint64_t from, uint64_t to);
 /* After the changes of a round: answers up to known_until (which never falls) are final. */
 void snapshot_publish(struct snapshot_writer *w, uint64_t known_until);
 /*

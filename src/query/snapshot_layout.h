@@ -40,7 +40,8 @@
  *      bucket that has them.
  *  (3) A region's lines are given before its key.
  *  (4) known_until and state are stored (release) after the changes that belong to them, and
- *      loaded (acquire) before the head.
+ *      loaded (acquire) before the head. The lost span is stored before a known_until beyond it,
+ *      and loaded after; while it is stored it is too long, if anything.
  *
  * So there is no fence, and no loop that waits for the writer.
  */
@@ -102,6 +103,8 @@ struct snapshot_header {
 	/* the line that changes */
 	uint64_t known_until;
 	uint64_t state;
+	uint64_t lost_from,
+		lost_to; /* ns: between the two some events were lost; 0, 0: none were */
 };
 
 _Static_assert(offsetof(struct snapshot_header, known_until) == 128, "in a cache line of its own");

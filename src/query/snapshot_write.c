@@ -638,6 +638,17 @@ void snapshot_remove(struct snapshot_writer *w, uint32_t slot)
 	w->stats.changes++;
 }
 
+void snapshot_lost(struct snapshot_writer *w, uint64_t from, uint64_t to)
+{
+	struct snapshot_header *h = w->header;
+
+	/* longer first, so that no reader sees a span that is too short */
+	if (h->lost_to < to)
+		shared_store(&h->lost_to, to);
+	if (!h->lost_from || from < h->lost_from)
+		shared_store(&h->lost_from, MAX(from, (uint64_t)1));
+}
+
 void snapshot_publish(struct snapshot_writer *w, uint64_t known_until)
 {
 	if (known_until > w->header->known_until)

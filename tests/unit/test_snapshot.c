@@ -165,6 +165,14 @@ START_TEST(test_final)
 	ck_assert_uint_eq(snapshot_known_until(reader), 100);
 	ck_assert_int_eq(snapshot_lookup(reader, BASE, 100, &found, &final), 0);
 	ck_assert(final);
+	snapshot_lost(writer, 95, 97);
+	snapshot_lost(writer, 92, 93);
+	ck_assert_int_eq(snapshot_lookup(reader, BASE, 94, &found, &final), 0);
+	ck_assert(!final);
+	ck_assert_int_eq(snapshot_lookup(reader, BASE, 91, &found, &final), 0);
+	ck_assert(final);
+	ck_assert_int_eq(snapshot_lookup(reader, BASE, 98, &found, &final), 0);
+	ck_assert(final);
 	ck_assert_int_eq(snapshot_lookup(reader, BASE, 101, &found, &final), 0);
 	ck_assert(!final);
 	ck_assert_int_eq(snapshot_lookup(reader, BASE, 0, &found, &final), 0);
