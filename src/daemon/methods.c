@@ -167,7 +167,7 @@ static void get_info(struct conn *c, json_t *parameters)
 		return;
 	conn_reply(c,
 		   json_pack("{s:s, s:s, s:s, s:s, s:[s, s]}", "vendor", "clrsym", "product",
-			     "clrsymd", "version", CLRSYM_VERSION, "url", "man:clrsymd(8)",
+			     "clrsymd", "version", CLRSYM_VERSION, "url", "",
 			     "interfaces", QUERY_SERVICE, QUERY_INTERFACE),
 		   false);
 }
