@@ -159,6 +159,7 @@ $(O)/tests/%: $(O)/obj/tests/tools/%.o $(CORE)
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS)
+$(O)/tests/elfoffset: $(O)/obj/examples/blazesym-image.o
 
 LIB_FAKE := $(call objs,tests/lib/fake.c tests/lib/server.c) $(LIB_A) $(CORE)
 $(O)/tests/test_libclrsym: $(O)/obj/tests/lib/test_libclrsym.o $(LIB_FAKE)
@@ -212,7 +213,16 @@ fuzz: fuzzers
 
 # A sampler of one's own, in C with libbpf. Not built by anything else: it needs clang and libbpf.
 BPF_CFLAGS := -O2 -g -Wall -Werror -target bpf -I/usr/include/$(shell gcc -print-multiarch)
-examples: $(O)/examples/sampler $(O)/examples/sampler.bpf.o
+# blazesym's C library, as `cargo cinstall` installs it, if it is anywhere: BLAZESYM=PREFIX
+BLAZESYM := $(firstword $(foreach p,$(BLAZESYM) /usr/local /usr,\
+	$(if $(wildcard $(p)/include/blazesym.h),$(p))))
+examples: $(O)/examples/sampler $(O)/examples/sampler.bpf.o $(if $(BLAZESYM),$(O)/examples/blazesym)
+$(O)/examples/blazesym: examples/blazesym.c examples/blazesym-image.c examples/blazesym-image.h
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(Q)$(CC) -std=gnu11 $(CFLAGS) $(WARN) $(SANFLAGS) -D_GNU_SOURCE \
+		-isystem $(BLAZESYM)/include -o $@ $(filter %.c,$^) \
+		-L$(BLAZESYM)/lib -lblazesym_c -Wl,-rpath,$(BLAZESYM)/lib
 $(O)/examples/sampler.bpf.o: examples/sampler.bpf.c examples/sampler.h
 	@mkdir -p $(@D)
 	$(call say,BPF)

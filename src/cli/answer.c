@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/caps.h"
 #include "base/escape.h"
 #include "cli/cli.h"
 #include "query/text.h"
@@ -57,6 +58,36 @@ const char *answer_tier(const struct query_method *m)
 void answer_put_method(struct buf *line, const struct query_method *m)
 {
 	buf_printf(line, "%" PRIx64 " %" PRIx32 " %s ", m->start, m->size, answer_tier(m));
+	escape_line(line, m->function, m->function_len, SIZE_MAX);
+}
+
+void answer_put_time(struct buf *line, uint64_t ns)
+{
+	if (ns)
+		buf_printf(line, "%6" PRIu64 ".%06" PRIu64, ns / SEC_NS(1), ns % SEC_NS(1) / 1000);
+	else
+		buf_printf(line, "%13s", "-");
+}
+
+void answer_print_head(bool times)
+{
+	printf("%16s %7s", "START", "SIZE");
+	if (times)
+		printf(" %13s %13s", "LOADED", "UNLOADED");
+	printf("  %-25s METHOD\n", "TIER");
+}
+
+void answer_put_row(struct buf *line, const struct query_method *m, bool times)
+{
+	buf_printf(line, "%16" PRIx64 " %7" PRIu32, m->start, m->size);
+	if (times) {
+		buf_putc(line, ' ');
+		answer_put_time(line, m->load);
+		buf_putc(line, ' ');
+		answer_put_time(line, m->unload == UINT64_MAX ? 0 : m->unload);
+	}
+	/* the longest: InstrumentedTierOptimized */
+	buf_printf(line, "  %-25s ", answer_tier(m));
 	escape_line(line, m->function, m->function_len, SIZE_MAX);
 }
 

@@ -29,6 +29,15 @@ const char *answer_tier(const struct query_method *m);
 /* "start size tier name" of a method, for the end of a line. Names are made safe for it. */
 void answer_put_method(struct buf *line, const struct query_method *m);
 
+/*
+ * A table of methods: its head, and a row of it, to be appended to a line. times: with those at
+ * which they came and went.
+ */
+void answer_print_head(bool times);
+void answer_put_row(struct buf *line, const struct query_method *m, bool times);
+/* CLOCK_MONOTONIC in seconds, as perf and bpftrace print it, 13 wide; 0: none. */
+void answer_put_time(struct buf *line, uint64_t ns);
+
 /* The answer for one address; time 0: the last known state. Returns 0 or -ENOMEM. */
 int answer_print(uint64_t addr, uint64_t time, const struct ask_answer *a, bool json);
 

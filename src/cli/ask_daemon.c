@@ -26,31 +26,6 @@
 
 /* -- failures ----------------------------------------------------------------------------- */
 
-/* Errors that are told in other words than the daemon's. */
-static const struct {
-	const char *error, *words;
-} errors[] = {
-	{ QUERY_ERROR_NO_PROCESS, "no such process" },
-	{ QUERY_ERROR_NOT_ATTACHED, "clrsymd is not attached to it any more; ask again" },
-	{ QUERY_ERROR_DENIED, "clrsymd does not tell this user about it: ask as its user, as root, "
-			      "or as a member of clrsym-admin" },
-	{ QUERY_ERROR_FOREIGN_PID,
-	  "clrsymd does not know that number here; use the one outside of the container" },
-};
-
-static const char *remote_text(struct query_client *c)
-{
-	const char *error = query_client_error(c), *text = daemon_error_text(c, QUERY_E_REMOTE);
-	size_t i, n = strlen(error);
-
-	for (i = 0; i < ARRAY_SIZE(errors); i++)
-		if (strcmp(error, errors[i].error) == 0)
-			return errors[i].words;
-	/* with a reason: the reason alone is for people */
-	return strncmp(text, error, n) == 0 && strncmp(text + n, ": ", 2) == 0 ? text + n + 2
-									       : text;
-}
-
 /* Says why a call failed, unless it was stopped by who asked (1). Returns 1, or -ENOMEM. */
 static int say(struct ask_process *p, int r)
 {
@@ -59,10 +34,14 @@ static int say(struct ask_process *p, int r)
 	if (r == 1 || r == -ENOMEM)
 		return r;
 	if (r == QUERY_E_REMOTE) {
-		log_error("pid %d: %s", (int)p->pid, remote_text(c));
+		log_error("pid %d: %s", (int)p->pid, daemon_error_text(c, r));
 		return 1;
 	}
 	p->ask->failed = true;
+	if (r == -EACCES) {
+		log_error("%s", daemon_error_text(c, r));
+		return 1;
+	}
 	log_error("pid %d: %s: there are no more answers; start it again, or use --no-daemon",
 		  (int)p->pid, daemon_error_text(c, r));
 	return 1;

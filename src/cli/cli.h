@@ -5,12 +5,22 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 #include "nettrace/nettrace.h"
 
 #define EXIT_DONE   0
 #define EXIT_FAILED 1
 #define EXIT_USAGE  2
+
+/* For the end of a verb's help. */
+#define CLI_EXIT_HELP "Exit status: 0 done, 1 failed, 2 wrong usage.\n"
+/* For a table of options, where the process may be given as -p PID, too. */
+#define CLI_PID_OPTION \
+	{ \
+		"pid", required_argument, NULL, 'p' \
+	}
+#define CLI_PID_HELP "  -p, --pid PID           the process, instead of the argument\n"
 
 int cli_ps(int argc, char **argv);
 int cli_map(int argc, char **argv);
@@ -28,6 +38,15 @@ int cli_filter(int argc, char **argv);
 int cli_usage_error(const char *verb, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Only the hint: getopt has said what is wrong. */
 int cli_usage_hint(const char *verb);
+/* A process id that was typed. Returns 0, or EXIT_USAGE (said). */
+int cli_parse_pid(const char *verb, const char *s, pid_t *pidp);
+/*
+ * The one process of a verb: -p's argument (NULL: there was none) or the only one of the n plain
+ * arguments. Returns 0, or EXIT_USAGE (said).
+ */
+int cli_only_pid(const char *verb, const char *option, int n, char **args, pid_t *pidp);
+/* Says that n processes (the first of them is named) may not be looked at; nothing if n is 0. */
+void cli_say_denied(unsigned int n, pid_t first);
 /* Says whether everything printed has reached stdout (a full disk, a closed pipe). */
 int cli_flush(void);
 /* The exit status at the end of a verb: r is 0, -errno (said here), or positive: said already. */

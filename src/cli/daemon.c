@@ -17,6 +17,7 @@
 #include "base/caps.h"
 #include "base/escape.h"
 #include "base/log.h"
+#include "base/utf.h"
 
 #define DAEMON_TIMEOUT_MS (CAP_QUERY_ATTACH_WAIT_MS + 10000u)
 
@@ -85,16 +86,49 @@ bool daemon_denies(const struct query_client *c, int r)
 	return r == QUERY_E_REMOTE && strcmp(query_client_error(c), QUERY_ERROR_DENIED) == 0;
 }
 
+/* Errors that are told in other words than the daemon's. */
+static const struct {
+	const char *error, *words;
+} errors[] = {
+	{ QUERY_ERROR_NO_PROCESS, "no such process" },
+	{ QUERY_ERROR_NOT_ATTACHED, "clrsymd is not attached to it any more; ask again" },
+	{ QUERY_ERROR_DENIED, "it is another user's: ask as that user, as root, or as a member of "
+			      "clrsym-admin" },
+	{ QUERY_ERROR_FOREIGN_PID,
+	  "clrsymd does not know that number here; use the one outside of the container" },
+};
+
+static const char *remote_text(struct query_client *c)
+{
+	static const char locked[] = "keeps its map already";
+	const char *error = query_client_error(c), *text = query_client_error_text(c);
+	static char more[512];
+	size_t i, n = strlen(error);
+
+	for (i = 0; i < ARRAY_SIZE(errors); i++)
+		if (strcmp(error, errors[i].error) == 0)
+			return errors[i].words;
+	/* with a reason: the reason alone is for people */
+	if (strncmp(text, error, n) == 0 && strncmp(text + n, ": ", 2) == 0)
+		text += n + 2;
+	n = strlen(text);
+	if (strcmp(error, QUERY_ERROR_CANNOT_ATTACH) != 0 || n < strlen(locked) ||
+	    strcmp(text + n - strlen(locked), locked) != 0)
+		return text;
+	/* what to do is the asking side's to say: there may be another socket */
+	snprintf(more, sizeof(more), "%s (ask that one: --socket PATH)", text);
+	return more;
+}
+
 const char *daemon_error_text(struct query_client *c, int r)
 {
-	if (daemon_denies(c, r))
-		r = -EACCES;
 	switch (r) {
-	case QUERY_E_REMOTE: return query_client_error_text(c);
+	case QUERY_E_REMOTE: return remote_text(c);
 	case -EACCES:
 	case -EPERM:
-		return "clrsymd answers members of its group, about their own processes "
-		       "(--no-daemon attaches beside it)";
+		return "you are not in group clrsym, whose members may ask clrsymd about their "
+		       "own processes (usermod -aG clrsym USER, or --no-daemon to attach beside "
+		       "it)";
 	case -ECONNRESET:
 	case -EPIPE: return "clrsymd has gone";
 	case -ETIMEDOUT: return "clrsymd does not answer in time";
@@ -115,6 +149,17 @@ static bool take_u64(json_t *object, const char *name, uint64_t *vp)
 	return true;
 }
 
+/* "" if there is none; too long a text is cut. */
+static void take_text(json_t *object, const char *name, char *text, size_t size)
+{
+	const char *value = json_string_value(json_object_get(object, name));
+	size_t n = value ? utf8_cut(value, strlen(value), size - 1) : 0;
+
+	if (n)
+		memcpy(text, value, n);
+	text[n] = '\0';
+}
+
 static bool take_process(json_t *object, struct daemon_process *process)
 {
 	const char *state = json_string_value(json_object_get(object, "state"));
@@ -129,6 +174,8 @@ static bool take_process(json_t *object, struct daemon_process *process)
 	process->known =
 		json_is_true(json_object_get(object, "complete")) || strcmp(state, "live") == 0;
 	process->stuck = !process->known && strcmp(state, "waiting") == 0;
+	take_text(object, "comm", process->comm, sizeof(process->comm));
+	take_text(object, "runtime", process->runtime, sizeof(process->runtime));
 	return true;
 }
 
@@ -143,24 +190,23 @@ int daemon_list(struct query_client *c, struct daemon_process **itemsp, size_t *
 {
 	_cleanup_free_ struct daemon_process *items = NULL;
 	json_t *reply = NULL, *list;
-	size_t i, n;
+	size_t i, n_list, n = 0;
 	int r;
 
 	r = query_client_call(c, QUERY_INTERFACE ".ListProcesses", NULL, &reply, NULL);
 	if (r) {
 		json_decref(reply);
-		return r;
+		return daemon_denies(c, r) ? -EACCES : r;
 	}
 	list = json_object_get(reply, "processes");
-	n = json_array_size(list);
-	items = calloc(n + 1, sizeof(*items));
+	n_list = json_array_size(list);
+	items = calloc(n_list + 1, sizeof(*items));
 	if (!items)
 		r = -ENOMEM;
 	else if (!json_is_array(list))
 		r = -EPROTO;
-	for (i = 0; i < n && r == 0; i++)
-		if (!take_process(json_array_get(list, i), &items[i]))
-			r = -EPROTO;
+	for (i = 0; i < n_list && r == 0; i++)
+		n += take_process(json_array_get(list, i), &items[n]);
 	json_decref(reply);
 	if (r)
 		return r;

@@ -34,9 +34,14 @@ enum daemon_option {
 		"no-daemon", no_argument, NULL, DAEMON_OPT_NEVER \
 	}
 
-#define DAEMON_OPTIONS_HELP \
-	"      --socket PATH           clrsymd's query socket (" QUERY_DEFAULT_SOCKET ")\n" \
-	"      --no-daemon             do not ask clrsymd: attach to the process\n"
+/* pad: by what a verb's own options need more room than others'. */
+#define DAEMON_HELP_OF(pad, never) \
+	"      --socket PATH       " pad "clrsymd's query socket (" QUERY_DEFAULT_SOCKET ")\n" \
+	"      --no-daemon         " pad "do not ask clrsymd" never "\n"
+#define DAEMON_OPTIONS_HELP DAEMON_HELP_OF("", ": attach to the process")
+#define DAEMON_HELP_WIDE    DAEMON_HELP_OF("    ", ": attach to the process")
+#define DAEMON_HELP_MANY    DAEMON_HELP_OF("", ": attach to the processes")
+#define DAEMON_HELP_ASK     DAEMON_HELP_OF("", "")
 
 /* Takes one of the options; false when it is none of them. arg is borrowed. */
 bool daemon_option_take(struct daemon_options *opts, int option, const char *arg);
@@ -48,10 +53,9 @@ bool daemon_option_take(struct daemon_options *opts, int option, const char *arg
 int daemon_open(const struct daemon_options *opts, struct query_client **outp);
 /* Has it hung up? Asks nothing of it. */
 bool daemon_is_gone(const struct query_client *c);
-/* Did the call fail because the caller may not? */
+/* Did the call fail because the caller may not ask about that process? */
 bool daemon_denies(const struct query_client *c, int r);
-/* Why a call failed: its -errno, or the daemon's own words. For people; valid until the next one.
- */
+/* Why a call failed: its -errno, or the daemon's error. For people; valid until the next one. */
 const char *daemon_error_text(struct query_client *c, int r);
 
 /* -- calls: 0, -errno, or QUERY_E_REMOTE -------------------------------------------------- */
@@ -64,9 +68,13 @@ struct daemon_process {
 	bool known; /* its code is, as far as it will be */
 	bool stuck; /* the daemon could not attach, and tries again later */
 	bool ended;
+	char comm[64], runtime[64]; /* for people */
 };
 
-/* All that it knows, the youngest process first; *itemsp is owned. */
+/*
+ * All that it knows, the youngest process first; *itemsp is owned. An element that makes no sense
+ * is left out: a newer daemon may say what we do not understand. -EACCES: nothing is for us.
+ */
 int daemon_list(struct query_client *c, struct daemon_process **itemsp, size_t *np);
 /* For the caller alone; hold_s after the last use it ends. */
 int daemon_attach(struct query_client *c, pid_t pid, uint32_t hold_s, uint32_t wait_ms,

@@ -313,7 +313,9 @@ static void help(void)
 	printf("Usage: clrsym decode [--json] [--methods] FILE\n"
 	       "Prints the events of a trace stream (nettrace; '-' reads stdin).\n\n"
 	       "      --json     one JSON object a line, the summary last\n"
-	       "      --methods  the code map at the end of the stream instead of the events\n");
+	       "      --methods  the code map at the end of the stream instead of the events\n"
+	       "\nWith --methods: start (hex), size (hex), tier, method.\n" CLI_EXIT_HELP
+	       "1, too, if the stream is damaged: what came before it is printed.\n");
 }
 
 int cli_decode(int argc, char **argv)

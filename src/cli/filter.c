@@ -24,7 +24,6 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
-#include "base/number.h"
 #include "cli/answer.h"
 #include "cli/lines.h"
 #include "cli/offsets.h"
@@ -78,8 +77,13 @@ struct filter {
 	struct buf names, out;
 	uint64_t retry_ns;         /* not before */
 	bool told_clock;           /* that it is not known */
+	bool told_mappings;        /* that there are none of a process */
+	bool sampled;              /* perf's text: it says itself what process it is of */
+	bool bare;                 /* addresses came that nothing says the process of */
+	bool told_nameless;        /* that */
 	bool failed;               /* said on stderr; the rest goes out as it is */
 	unsigned int gone, denied; /* processes that had exited, or may not be looked at */
+	pid_t first_denied;
 };
 
 static void filter_deinit(struct filter *f)
@@ -147,7 +151,8 @@ static int open_process(struct filter *f, struct process *p)
 	/* the daemon may remember one that has gone */
 	r = gone && quiet && !f->ask.client ? 1 : ask_open(&f->ask, p->pid, quiet, &p->asked);
 	f->gone += r == 1 && gone;
-	f->denied += r == 1 && quiet && !gone;
+	if (r == 1 && quiet && !gone && !f->denied++)
+		f->first_denied = p->pid;
 	f->failed |= f->ask.failed;
 	return MIN(r, 0);
 }
@@ -226,8 +231,22 @@ static uint64_t current_time(struct filter *f)
 	return 0;
 }
 
+/* Once: perf tells offsets into files, and nothing tells where in memory these were. */
+static void tell_mappings(struct filter *f, const struct process *p)
+{
+	_cleanup_(proc_closep) struct proc *proc = NULL;
+
+	if (f->told_mappings || p->offsets.n_told || p->offsets.n_now)
+		return;
+	f->told_mappings = true;
+	log_warn("pid %d %s: add --show-mmap-events to perf script", (int)p->pid,
+		 proc_open(p->pid, &proc) == PROC_E_GONE ? "has exited"
+							 : "does not show us its mappings");
+}
+
 /* The address in memory. Returns 0, 1 (not to be had) or -errno. */
-static int find_address(struct process *p, const struct stacks_address *a, uint64_t *addrp)
+static int find_address(struct filter *f, struct process *p, const struct stacks_address *a,
+			uint64_t *addrp)
 {
 	int r;
 
@@ -236,7 +255,18 @@ static int find_address(struct process *p, const struct stacks_address *a, uint6
 		return 0;
 	r = offsets_find(&p->offsets, p->pid, a->path, a->path_len, a->addr, addrp);
 	/* memory without a file, with a perf map's name in the file's place */
-	return r == 1 && a->addr >= LOWEST_ADDRESS ? 0 : r;
+	if (r == 1 && a->addr >= LOWEST_ADDRESS)
+		return 0;
+	if (r == 1)
+		tell_mappings(f, p);
+	return r;
+}
+
+static void tell_nameless(struct filter *f)
+{
+	if (!f->told_nameless)
+		log_warn("raw addresses, and nothing says of which process: use -p PID");
+	f->told_nameless = true;
 }
 
 static int add_edit(struct filter *f, const struct stacks_address *a)
@@ -245,12 +275,20 @@ static int add_edit(struct filter *f, const struct stacks_address *a)
 	uint64_t addr;
 	int r;
 
-	if (a->addr >> 63 || (a->form == STACKS_BARE && !f->only))
+	if (a->addr >> 63)
+		return 0;
+	if (!f->only && !f->sampled) {
+		f->bare = true;
+		/* others may come before perf's first sample: the end shows whether there is one */
+		if (a->form != STACKS_BARE)
+			tell_nameless(f);
+	}
+	if (a->form == STACKS_BARE && !f->only)
 		return 0;
 	r = current_process(f, &p);
 	if (r < 0 || !p)
 		return r;
-	r = find_address(p, a, &addr);
+	r = find_address(f, p, a, &addr);
 	if (r)
 		return MIN(r, 0);
 	if (f->n_edits == f->room_edits) {
@@ -291,14 +329,17 @@ static int take_mapping(struct filter *f)
 static int take_line(struct filter *f, const struct line *line)
 {
 	struct stacks_address a;
+	enum stacks_kind kind;
 	int r = 0;
 
 	if (line->part) {
 		stacks_skip(&f->stacks);
 		return 0;
 	}
-	if (stacks_line(&f->stacks, line->text, line->text_len) == STACKS_MAPPING)
+	kind = stacks_line(&f->stacks, line->text, line->text_len);
+	if (kind == STACKS_MAPPING)
 		return take_mapping(f);
+	f->sampled |= kind == STACKS_SAMPLE;
 	while (r == 0 && !f->failed && stacks_next(&f->stacks, &a))
 		r = add_edit(f, &a);
 	return r;
@@ -512,7 +553,12 @@ static void help(void)
 	       "                          perf script --header says so itself\n"
 	       "      --names short|full  Ns.Type::Method, or with its arguments (short)\n"
 	       "      --tiers             append the tier, e.g. "
-	       "[OptimizedTier1]\n" DAEMON_OPTIONS_HELP);
+	       "[OptimizedTier1]\n" DAEMON_OPTIONS_HELP
+	       "\nWhat has no name stays as it is; clrsym resolve tells why. A process that has "
+	       "exited\n"
+	       "is named if clrsymd was attached to it, and perf script needs "
+	       "--show-mmap-events.\n" CLI_EXIT_HELP
+	       "1, too, if clrsymd or the process cannot be asked.\n");
 }
 
 enum { OPT_MONO = 256, OPT_NAMES, OPT_TIERS };
@@ -520,11 +566,10 @@ enum { OPT_MONO = 256, OPT_NAMES, OPT_TIERS };
 /* Takes an option. 0, or an exit status plus 1. */
 static int take_option(struct filter *f, int c)
 {
+	int r;
+
 	switch (c) {
-	case 'p':
-		if (!parse_pid(optarg, &f->only))
-			return 1 + cli_usage_error("filter", "-p takes a process id");
-		return 0;
+	case 'p': r = cli_parse_pid("filter", optarg, &f->only); return r ? 1 + r : 0;
 	case OPT_MONO: f->mono = true; return 0;
 	case OPT_NAMES:
 		if (!names_parse_style(optarg, &f->style))
@@ -581,12 +626,12 @@ int cli_filter(int argc, char **argv)
 		r = open_only(&f);
 	if (r == 0)
 		r = filter_run(&f);
+	if (f.bare && !f.sampled)
+		tell_nameless(&f);
 	if (f.gone)
 		log_info("%u process%s had exited: no names for %s frames", f.gone,
 			 f.gone == 1 ? "" : "es", f.gone == 1 ? "its" : "their");
-	if (f.denied)
-		log_info("%u process%s may not be looked at%s", f.denied, f.denied == 1 ? "" : "es",
-			 geteuid() ? " (run as root)" : "");
+	cli_say_denied(f.denied, f.first_denied);
 	r = cli_end(r);
 	return f.failed ? EXIT_FAILED : r;
 }

@@ -19,7 +19,6 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
-#include "base/number.h"
 #include "cli/naming.h"
 #include "cli/publish.h"
 #include "cli/source.h"
@@ -258,12 +257,13 @@ static void help(void)
 	printf("Usage: clrsym image [OPTION]... PID -o FILE\n"
 	       "Writes the code of a .NET process as an ELF file with a symbol for each code "
 	       "body;\nof one that has exited, too, if clrsymd had it.\n\n"
-	       "  -o, --output FILE       the file\n"
+	       "  -o, --output FILE       the file\n" CLI_PID_HELP
 	       "      --mapping NAME      only the code in mappings of that file, by file offset, "
 	       "e.g.\n"
 	       "                          memfd:doublemapper or "
 	       "System.Private.CoreLib.dll\n" NAMING_OPTIONS_HELP DAEMON_OPTIONS_HELP
-	       "\nIt prints how gdb puts it in place: add-symbol-file FILE -o OFFSET\n");
+	       "\nIt prints how gdb puts it in place: add-symbol-file FILE -o "
+	       "OFFSET\n" CLI_EXIT_HELP);
 }
 
 int cli_image(int argc, char **argv)
@@ -272,6 +272,7 @@ int cli_image(int argc, char **argv)
 	static const struct option options[] = {
 		{ "output", required_argument, NULL, 'o' },
 		{ "mapping", required_argument, NULL, OPT_MAPPING },
+		CLI_PID_OPTION,
 		NAMING_OPTIONS,
 		DAEMON_OPTIONS,
 		{ "help", no_argument, NULL, 'h' },
@@ -280,7 +281,7 @@ int cli_image(int argc, char **argv)
 	_cleanup_(image_run_deinit) struct image_run run = { 0 };
 	_cleanup_(sources_deinit) struct sources set = { 0 };
 	struct source *source = NULL;
-	const char *out = NULL, *wrong;
+	const char *out = NULL, *pid_option = NULL, *wrong;
 	pid_t pid;
 	int c, r;
 
@@ -290,9 +291,10 @@ int cli_image(int argc, char **argv)
 		return EXIT_FAILED;
 	}
 	set.opts.once = true;
-	while ((c = getopt_long(argc, argv, "o:h", options, NULL)) >= 0) {
+	while ((c = getopt_long(argc, argv, "o:p:h", options, NULL)) >= 0) {
 		switch (c) {
 		case 'o': out = optarg; break;
+		case 'p': pid_option = optarg; break;
 		case OPT_MAPPING: run.mapping = optarg; break;
 		case NAMING_OPT_NAMES:
 		case NAMING_OPT_NO_TIERS:
@@ -307,8 +309,11 @@ int cli_image(int argc, char **argv)
 			break;
 		}
 	}
-	if (argc - optind != 1 || !parse_pid(argv[optind], &pid) || !out)
-		return cli_usage_error("image", "one PID and -o FILE");
+	r = cli_only_pid("image", pid_option, argc - optind, argv + optind, &pid);
+	if (r)
+		return r;
+	if (!out)
+		return cli_usage_error("image", "-o FILE is needed");
 	if (read_process(&run, &set, pid, &source))
 		return EXIT_FAILED;
 	r = make_image(&run, source);

@@ -37,9 +37,10 @@ static void help(void)
 	       "      --no-code           images without code bytes: nothing to "
 	       "annotate\n" NAMING_OPTIONS_HELP
 	       "      --map-only          only rename managed mappings to //anon, for "
-	       "/tmp/perf-PID.map\n" DAEMON_OPTIONS_HELP
+	       "/tmp/perf-PID.map\n" DAEMON_HELP_MANY
 	       "      --dry-run           write nothing, say what would be named\n"
-	       "      --prune             remove all images that were ever put into the cache\n");
+	       "      --prune             remove all images that were ever put into the cache\n"
+	       "\n" CLI_EXIT_HELP);
 }
 
 static int prune(const char *dir)

@@ -14,6 +14,7 @@
 #include "base/caps.h"
 #include "base/escape.h"
 #include "base/log.h"
+#include "base/number.h"
 #include "base/util.h"
 
 static const struct {
@@ -42,8 +43,9 @@ static void print_help(FILE *out)
 		     "Names the machine code of .NET processes.\n\n");
 	for (i = 0; i < ARRAY_SIZE(verbs); i++)
 		fprintf(out, "  %-9s%s\n", verbs[i].name, verbs[i].summary);
-	fprintf(out, "\n  --help     this text; 'clrsym VERB --help' for a verb\n"
-		     "  --version  print the version\n");
+	fprintf(out,
+		"\n  --help     this text; 'clrsym help VERB' or 'clrsym VERB --help' for a verb\n"
+		"  --version  print the version\n");
 }
 
 int cli_usage_error(const char *verb, const char *fmt, ...)
@@ -62,6 +64,34 @@ int cli_usage_hint(const char *verb)
 {
 	fprintf(stderr, "Try 'clrsym %s --help'.\n", verb);
 	return EXIT_USAGE;
+}
+
+int cli_parse_pid(const char *verb, const char *s, pid_t *pidp)
+{
+	if (parse_pid(s, pidp))
+		return 0;
+	return cli_usage_error(verb, "'%s' is no process id", escape_terminal(s, strlen(s)));
+}
+
+int cli_only_pid(const char *verb, const char *option, int n, char **args, pid_t *pidp)
+{
+	if (option && n)
+		return cli_usage_error(verb, "one PID: as an argument or with -p, not both");
+	if (!option && n != 1)
+		return cli_usage_error(verb, "one PID");
+	return cli_parse_pid(verb, option ? option : args[0], pidp);
+}
+
+void cli_say_denied(unsigned int n, pid_t first)
+{
+	const char *how =
+		geteuid() ? "run as root, or with CAP_SYS_PTRACE" : "needs CAP_SYS_PTRACE";
+
+	if (n == 1)
+		log_info("pid %d may not be looked at (%s)", (int)first, how);
+	else if (n)
+		log_info("%u processes may not be looked at, pid %d the first of them (%s)", n,
+			 (int)first, how);
 }
 
 int cli_flush(void)
@@ -126,10 +156,27 @@ int cli_trace_end(const char *path, struct nettrace *nt)
 	return r;
 }
 
-int main(int argc, char **argv)
+static int run_verb(int argc, char **argv)
 {
 	static char name[32];
 	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(verbs); i++) {
+		if (strcmp(argv[0], verbs[i].name) != 0)
+			continue;
+		/* how getopt introduces its complaints */
+		snprintf(name, sizeof(name), "clrsym %s", verbs[i].name);
+		argv[0] = name;
+		return verbs[i].run(argc, argv);
+	}
+	fprintf(stderr, "clrsym: no verb '%s'\nTry 'clrsym --help'.\n",
+		escape_terminal(argv[0], strlen(argv[0])));
+	return EXIT_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+	static char help[] = "--help";
 
 	log_init("clrsym", LOG_INFO);
 	signal(SIGPIPE, SIG_DFL);
@@ -137,6 +184,11 @@ int main(int argc, char **argv)
 	if (argc < 2) {
 		print_help(stderr);
 		return EXIT_USAGE;
+	}
+	if (strcmp(argv[1], "help") == 0 && argc == 3) {
+		char *args[] = { argv[2], help, NULL };
+
+		return run_verb(2, args);
 	}
 	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
 	    strcmp(argv[1], "help") == 0) {
@@ -147,15 +199,5 @@ int main(int argc, char **argv)
 		printf("clrsym %s\n", CLRSYM_VERSION);
 		return cli_flush();
 	}
-	for (i = 0; i < ARRAY_SIZE(verbs); i++) {
-		if (strcmp(argv[1], verbs[i].name) != 0)
-			continue;
-		/* how getopt introduces its complaints */
-		snprintf(name, sizeof(name), "clrsym %s", verbs[i].name);
-		argv[1] = name;
-		return verbs[i].run(argc - 1, argv + 1);
-	}
-	fprintf(stderr, "clrsym: no verb '%s'\nTry 'clrsym --help'.\n",
-		escape_terminal(argv[1], strlen(argv[1])));
-	return EXIT_USAGE;
+	return run_verb(argc - 1, argv + 1);
 }

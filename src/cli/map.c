@@ -18,7 +18,6 @@
 #include "base/caps.h"
 #include "base/escape.h"
 #include "base/log.h"
-#include "base/number.h"
 #include "cli/daemon.h"
 #include "target/options.h"
 
@@ -174,8 +173,9 @@ static int map_attach(struct map_run *run, struct proc *proc, const struct attac
 	if (r == 0)
 		r = proc_lock(proc, &lock_fd, &holder);
 	if (r == PROC_E_LOCKED) {
-		log_error("pid %d: process %d (clrsym or clrsymd) keeps its map already", (int)pid,
-			  (int)holder);
+		log_error("pid %d: process %d (clrsym or clrsymd) keeps its map already "
+			  "(ask that one: --socket PATH)",
+			  (int)pid, (int)holder);
 		proc_close(proc);
 		return -1;
 	}
@@ -283,36 +283,44 @@ static void help(void)
 {
 	printf("Usage: clrsym map [OPTION]... PID\n"
 	       "Writes the perf map of a .NET process: clrsymd does if it has the process, else "
-	       "attaches,\nwrites and leaves.\n\n" ATTACH_OPTIONS_HELP
+	       "attaches,\nwrites and leaves.\n\n"
+	       "  -p, --pid PID               the process, instead of the "
+	       "argument\n" ATTACH_OPTIONS_HELP
 	       "      --socket-path PATH      diagnostic socket, as the process sees "
-	       "it\n" DAEMON_OPTIONS_HELP);
+	       "it\n" DAEMON_HELP_WIDE "\nIt prints the files that were written, with "
+	       "the number of methods.\n" CLI_EXIT_HELP);
 }
 
 int cli_map(int argc, char **argv)
 {
 	enum { OPT_PATH = ATTACH_OPT_END };
 	static const struct option options[] = {
-		ATTACH_OPTIONS, { "socket-path", required_argument, NULL, OPT_PATH },
-		DAEMON_OPTIONS, { "help", no_argument, NULL, 'h' },
+		ATTACH_OPTIONS,
+		{ "socket-path", required_argument, NULL, OPT_PATH },
+		DAEMON_OPTIONS,
+		CLI_PID_OPTION,
+		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
 	_cleanup_(map_run_deinit) struct map_run run = { .signal_fd = -1 };
 	struct attach_options opts = { .target.once = true };
-	const char *wrong, *chosen = NULL;
+	const char *wrong, *chosen = NULL, *pid_option = NULL;
 	struct daemon_options daemon = { 0 };
 	struct proc *proc = NULL;
 	bool done = false;
 	int c, r, index = 0;
 	pid_t pid;
 
-	while ((c = getopt_long(argc, argv, "h", options, &index)) >= 0) {
+	while ((c = getopt_long(argc, argv, "p:h", options, &index)) >= 0) {
 		if (c == 'h') {
 			help();
 			return cli_flush();
 		}
 		if (c == '?')
 			return cli_usage_hint("map");
-		if (daemon_option_take(&daemon, c, optarg))
+		if (c == 'p')
+			pid_option = optarg;
+		if (c == 'p' || daemon_option_take(&daemon, c, optarg))
 			continue;
 		chosen = options[index].name;
 		if (c == OPT_PATH)
@@ -323,8 +331,9 @@ int cli_map(int argc, char **argv)
 	}
 	if (opts.map.where == PERFMAP_OFF)
 		return cli_usage_error("map", "--map off leaves nothing to do");
-	if (argc - optind != 1 || !parse_pid(argv[optind], &pid))
-		return cli_usage_error("map", "one PID");
+	r = cli_only_pid("map", pid_option, argc - optind, argv + optind, &pid);
+	if (r)
+		return r;
 	run.tty = isatty(STDERR_FILENO);
 	proc_maps_sweep();
 	r = proc_open(pid, &proc);

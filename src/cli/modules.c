@@ -8,8 +8,6 @@
 
 #include "base/caps.h"
 #include "base/escape.h"
-#include "base/log.h"
-#include "base/number.h"
 #include "cli/answer.h"
 #include "query/text.h"
 
@@ -83,35 +81,40 @@ static void help(void)
 	printf("Usage: clrsym modules [OPTION]... PID\n"
 	       "Lists the application domains, assemblies and modules of a .NET process, with the "
 	       "times\n"
-	       "(s of CLOCK_MONOTONIC) at which they were loaded, or first seen, and unloaded.\n\n"
-	       "      --json              one JSON object a line\n" DAEMON_OPTIONS_HELP);
+	       "(s of CLOCK_MONOTONIC) at which they were loaded, or first seen, and "
+	       "unloaded.\n\n" CLI_PID_HELP
+	       "      --json              one JSON object a line\n" DAEMON_OPTIONS_HELP
+	       "\nColumns: KIND (domain, assembly, module), LOADED and UNLOADED (- not), PDB (its "
+	       "id,\nwhich symbol servers go by), NAME (of a module the path of its IL "
+	       "file).\n" CLI_EXIT_HELP);
 }
 
 int cli_modules(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{ "json", no_argument, NULL, 'j' },
-		DAEMON_OPTIONS,
-		{ "help", no_argument, NULL, 'h' },
-		{ 0 },
+		{ "json", no_argument, NULL, 'j' }, DAEMON_OPTIONS, CLI_PID_OPTION,
+		{ "help", no_argument, NULL, 'h' }, { 0 },
 	};
 	_cleanup_(ask_deinit) struct ask ask = { 0 };
 	struct listing listing = { .line.cap = SIZE_MAX };
+	const char *pid_option = NULL;
 	struct ask_process *process;
 	pid_t pid;
 	int c, r;
 
-	while ((c = getopt_long(argc, argv, "h", options, NULL)) >= 0) {
+	while ((c = getopt_long(argc, argv, "p:h", options, NULL)) >= 0) {
 		if (daemon_option_take(&ask.daemon, c, optarg))
 			continue;
 		switch (c) {
 		case 'j': listing.json = true; break;
+		case 'p': pid_option = optarg; break;
 		case 'h': help(); return cli_flush();
 		default: return cli_usage_hint("modules");
 		}
 	}
-	if (argc - optind != 1 || !parse_pid(argv[optind], &pid))
-		return cli_usage_error("modules", "one PID");
+	r = cli_only_pid("modules", pid_option, argc - optind, argv + optind, &pid);
+	if (r)
+		return r;
 	r = ask_open(&ask, pid, false, &process);
 	if (r == 0 && !listing.json)
 		printf("%-8s  %13s  %13s  %-36s  NAME\n", "KIND", "LOADED", "UNLOADED", "PDB");

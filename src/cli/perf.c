@@ -294,10 +294,10 @@ static void help(void)
 	       "      --buildid-dir DIR   perf's build-id cache (perf's own choice, or ~/.debug)\n"
 	       "      --no-code           images without code bytes: nothing to "
 	       "annotate\n" NAMING_OPTIONS_HELP
-	       "      --buffer-mb N       buffer asked of the runtime (64)\n" DAEMON_OPTIONS_HELP
-	       "\n"
+	       "      --buffer-mb N       buffer asked of the runtime (64)\n" DAEMON_HELP_MANY "\n"
 	       "Without -p, -t or a program perf records the whole machine, until ^C.\n\n"
-	       "Example: clrsym perf -- record -g -F 999 -p $(pidof myapp) -- sleep 10\n");
+	       "Example: clrsym perf -- record -g -F 999 -p $(pidof myapp) -- sleep 10\n"
+	       "Exit status: perf's own if it is not 0, else 0 done, 1 failed, 2 wrong usage.\n");
 }
 
 int cli_perf(int argc, char **argv)

@@ -42,9 +42,12 @@ struct ps {
 	struct row *rows, **tail;
 	unsigned int open; /* calls under way */
 	unsigned int denied;
+	pid_t first_denied;
 	int error;
 	struct daemon_options daemon_opts;
-	bool has_daemon;
+	bool has_daemon, json;
+	struct daemon_process *items; /* the daemon's */
+	size_t n_items;
 };
 
 static void row_done(struct row *row)
@@ -101,8 +104,8 @@ static int ps_process(void *data, pid_t pid)
 	r = proc_open(pid, &proc);
 	if (r == 0)
 		r = proc_detect_dotnet(proc, &kind);
-	if (r == PROC_E_DENIED)
-		ps->denied++;
+	if (r == PROC_E_DENIED && !ps->denied++)
+		ps->first_denied = pid;
 	if (r < 0 && r != -ESRCH && r != -ENOENT)
 		ps->error = r;
 	if (r || kind == PROC_NOT_DOTNET)
@@ -129,14 +132,14 @@ static int ps_process(void *data, pid_t pid)
 static int ps_ask_daemon(struct ps *ps)
 {
 	_cleanup_(query_client_freep) struct query_client *client = NULL;
-	_cleanup_free_ struct daemon_process *items = NULL;
+	const struct daemon_process *item;
 	struct row *row;
-	size_t i, n = 0;
+	size_t i;
 	int r;
 
 	if (daemon_open(&ps->daemon_opts, &client) < 0 || !client)
 		return 0;
-	r = daemon_list(client, &items, &n);
+	r = daemon_list(client, &ps->items, &ps->n_items);
 	if (r == -ENOMEM)
 		return r;
 	if (r) {
@@ -145,12 +148,14 @@ static int ps_ask_daemon(struct ps *ps)
 	}
 	ps->has_daemon = true;
 	for (row = ps->rows; row; row = row->next)
-		for (i = 0; i < n; i++)
-			if (items[i].pid == row->proc->pid && items[i].start == row->proc->start &&
-			    !items[i].ended)
-				row->daemon = items[i].known   ? "attached"
-					      : items[i].stuck ? "waiting"
-							       : "attaching";
+		for (i = 0; i < ps->n_items; i++) {
+			item = &ps->items[i];
+			if (item->pid == row->proc->pid && item->start == row->proc->start &&
+			    !item->ended)
+				row->daemon = item->known   ? "attached"
+					      : item->stuck ? "waiting"
+							    : "attaching";
+		}
 	return 0;
 }
 
@@ -165,24 +170,26 @@ static void ps_deinit(struct ps *ps)
 		free(row->command);
 		free(row);
 	}
+	free(ps->items);
 	loop_free(ps->loop);
 }
 
-/* The command line that the runtime gave; else the kernel's short name, which may be any bytes. */
-static const char *row_command(const struct row *row)
-{
-	if (row->command)
-		return escape_terminal(row->command, strnlen(row->command, 200));
-	return escape_terminal(row->proc->comm, strlen(row->proc->comm));
-}
+/* What is printed of a process. */
+struct shown {
+	pid_t pid, inner_pid; /* inner_pid 0: not known */
+	const char *runtime;  /* "": not known */
+	const char *why;      /* it cannot be attached; "": it can */
+	const char *daemon;   /* NULL: nothing */
+	const char *command;
+};
 
-static void ps_print_json(const struct row *row)
+static void print_json(const struct shown *p)
 {
-	json_t *o = json_pack("{s:i, s:i, s:s*, s:b, s:s*, s:s*, s:s}", "pid", (int)row->proc->pid,
-			      "inner_pid", (int)row->proc->inner_pid, "runtime",
-			      row->runtime[0] ? row->runtime : NULL, "attachable", !row->why[0],
-			      "reason", row->why[0] ? row->why : NULL, "daemon", row->daemon,
-			      "command", row->command ? row->command : row_command(row));
+	json_t *o =
+		json_pack("{s:i, s:o*, s:s*, s:b, s:s*, s:s*, s:s}", "pid", (int)p->pid,
+			  "inner_pid", p->inner_pid ? json_integer(p->inner_pid) : NULL, "runtime",
+			  p->runtime[0] ? p->runtime : NULL, "attachable", !p->why[0], "reason",
+			  p->why[0] ? p->why : NULL, "daemon", p->daemon, "command", p->command);
 
 	if (!o)
 		return;
@@ -191,16 +198,61 @@ static void ps_print_json(const struct row *row)
 	json_decref(o);
 }
 
-static void ps_print(const struct row *row)
+static void print_text(const struct ps *ps, const struct shown *p)
 {
-	printf("%7d  %-10s  %-6s  ", (int)row->proc->pid,
-	       row->runtime[0] ? escape_terminal(row->runtime, strlen(row->runtime)) : "?",
-	       row->why[0] ? "no" : "yes");
-	if (row->ps->has_daemon)
-		printf("%-9s  ", row->daemon ? row->daemon : "-");
-	printf("%s\n", row_command(row));
-	if (row->why[0])
-		printf("         %s\n", row->why);
+	printf("%7d  %-10s  %-6s  ", (int)p->pid,
+	       p->runtime[0] ? escape_terminal(p->runtime, strlen(p->runtime)) : "?",
+	       p->why[0] ? "no" : "yes");
+	if (ps->has_daemon)
+		printf("%-9s  ", p->daemon ? p->daemon : "-");
+	printf("%s\n", escape_terminal(p->command, strnlen(p->command, 200)));
+	if (p->why[0])
+		printf("         %s\n", p->why);
+}
+
+static void print(const struct ps *ps, const struct shown *p)
+{
+	if (ps->json)
+		print_json(p);
+	else
+		print_text(ps, p);
+}
+
+static void print_row(const struct row *row)
+{
+	const char *comm = row->proc->comm; /* may be any bytes, which JSON does not take */
+	struct shown shown = {
+		.pid = row->proc->pid,
+		.inner_pid = row->proc->inner_pid,
+		.runtime = row->runtime,
+		.why = row->why,
+		.daemon = row->daemon,
+		.command = row->command,
+	};
+
+	if (!row->command)
+		shown.command = row->ps->json ? escape_terminal(comm, strlen(comm)) : comm;
+	print(row->ps, &shown);
+}
+
+/* Of those the daemon still answers for, though they have exited. */
+static void print_ended(const struct ps *ps)
+{
+	size_t i;
+
+	for (i = 0; i < ps->n_items; i++) {
+		const struct daemon_process *item = &ps->items[i];
+		struct shown shown = {
+			.pid = item->pid,
+			.runtime = item->runtime,
+			.why = "it has exited; clrsymd still names its code",
+			.daemon = "ended",
+			.command = item->comm,
+		};
+
+		if (item->ended && item->pid)
+			print(ps, &shown);
+	}
 }
 
 static void help(void)
@@ -209,7 +261,11 @@ static void help(void)
 	       "Lists the .NET processes of this machine: who can be attached, who cannot and "
 	       "why;\n"
 	       "and, if clrsymd answers, who it is attached to.\n\n"
-	       "      --json              one JSON object a line\n" DAEMON_OPTIONS_HELP);
+	       "      --json              one JSON object a line\n" DAEMON_HELP_ASK
+	       "\nDAEMON: attached, attaching, waiting (it could not, and tries again), ended (the "
+	       "process\n"
+	       "has exited, and clrsymd still names its code). A line below says why a process "
+	       "cannot be\nattached.\n" CLI_EXIT_HELP);
 }
 
 int cli_ps(int argc, char **argv)
@@ -222,14 +278,13 @@ int cli_ps(int argc, char **argv)
 	};
 	_cleanup_(ps_deinit) struct ps ps = { 0 };
 	const struct row *row;
-	bool json = false;
 	int c, r;
 
 	while ((c = getopt_long(argc, argv, "h", options, NULL)) >= 0) {
 		if (daemon_option_take(&ps.daemon_opts, c, optarg))
 			continue;
 		switch (c) {
-		case 'j': json = true; break;
+		case 'j': ps.json = true; break;
 		case 'h': help(); return cli_flush();
 		default: return cli_usage_hint("ps");
 		}
@@ -248,17 +303,12 @@ int cli_ps(int argc, char **argv)
 		log_error("%s", strerror(-r));
 		return EXIT_FAILED;
 	}
-	if (!json)
+	if (!ps.json)
 		printf("%7s  %-10s  %-6s  %s%s\n", "PID", "RUNTIME", "ATTACH",
 		       ps.has_daemon ? "DAEMON     " : "", "COMMAND");
-	for (row = ps.rows; row; row = row->next) {
-		if (json)
-			ps_print_json(row);
-		else
-			ps_print(row);
-	}
-	if (ps.denied)
-		log_info("%u process%s may not be looked at%s", ps.denied,
-			 ps.denied == 1 ? "" : "es", geteuid() ? " (run as root to see them)" : "");
+	for (row = ps.rows; row; row = row->next)
+		print_row(row);
+	print_ended(&ps);
+	cli_say_denied(ps.denied, ps.first_denied);
 	return cli_flush();
 }

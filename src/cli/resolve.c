@@ -17,7 +17,6 @@
 #include "base/caps.h"
 #include "base/escape.h"
 #include "base/log.h"
-#include "base/number.h"
 #include "cli/answer.h"
 #include "cli/lines.h"
 
@@ -53,9 +52,10 @@ struct resolve {
 	struct ask ask;
 	struct ask_process *process;
 	struct codemap *map; /* of the traces */
-	unsigned int n_traces;
+	const char **traces; /* named by --trace */
+	int n_traces;
 	pid_t pid;
-	bool json, caller, damaged;
+	bool json, caller, damaged, from_stdin;
 	struct ask_item *items;
 	size_t n, room;
 };
@@ -64,6 +64,7 @@ static void resolve_deinit(struct resolve *run)
 {
 	ask_deinit(&run->ask);
 	codemap_free(run->map);
+	free(run->traces);
 	free(run->items);
 }
 
@@ -165,7 +166,13 @@ static void help(void)
 	       "      --trace FILE        a stream, e.g. a .nettrace file of dotnet-trace; "
 	       "repeatable\n"
 	       "      --caller            they are return addresses: looked up one byte before\n"
-	       "      --json              one JSON object a line\n" DAEMON_OPTIONS_HELP);
+	       "      --json              one JSON object a line\n" DAEMON_OPTIONS_HELP
+	       "\nEach is answered with 'ADDR METHOD+0xOFFSET [TIER]', or 'ADDR ? (REASON)': "
+	       "unmapped, stub,\n"
+	       "native, not announced, not loaded yet, retired, expired, data lost at NS, over a "
+	       "cap.\n"
+	       "Arguments are all looked at before the first is answered, lines of stdin as they "
+	       "come.\n" CLI_EXIT_HELP "0, too, if there is no name; 2 for what is no address.\n");
 }
 
 /* A stream into the map. 0, or an exit status. */
@@ -188,7 +195,6 @@ static int take_trace(struct resolve *run, const char *path)
 		return EXIT_FAILED;
 	}
 	run->damaged |= r > 0;
-	run->n_traces++;
 	return 0;
 }
 
@@ -206,33 +212,71 @@ static int open_process(struct resolve *run)
 	return r ? EXIT_FAILED : 0;
 }
 
-/* Arguments, then stdin if it is wanted. Returns an exit status. */
-static int run_questions(struct resolve *run, int argc, char **argv)
+/* All arguments, before any is answered. 0, or an exit status. */
+static int take_arguments(struct resolve *run, int argc, char **argv)
 {
-	bool from_stdin = !argc;
 	uint64_t addr, time;
-	int i, r = 0, status = EXIT_DONE;
+	int i, r;
 
-	for (i = 0; i < argc && !from_stdin; i++) {
-		from_stdin = strcmp(argv[i], "-") == 0;
-		if (!from_stdin && !parse_address(argv[i], &addr, &time)) {
-			status = cli_usage_error("resolve", "not an address: %s",
-						 escape_terminal(argv[i], strlen(argv[i])));
-			break;
+	run->from_stdin = !argc;
+	for (i = 0; i < argc; i++) {
+		if (strcmp(argv[i], "-") == 0) {
+			run->from_stdin = true;
+			continue;
 		}
-		if (!from_stdin)
-			r = add_item(run, addr, time);
-		if (r)
-			break;
+		if (!parse_address(argv[i], &addr, &time))
+			return cli_usage_error("resolve", "not an address: %s",
+					       escape_terminal(argv[i], strlen(argv[i])));
+		r = add_item(run, addr, time);
+		if (r < 0) {
+			log_error("%s", strerror(-r));
+			return EXIT_FAILED;
+		}
 	}
-	if (r == 0)
-		r = flush_items(run);
-	if (r == 0 && from_stdin && !status)
+	return 0;
+}
+
+/* Arguments, then stdin if it is wanted. Returns an exit status. */
+static int run_questions(struct resolve *run)
+{
+	int r, status = EXIT_DONE;
+
+	r = flush_items(run);
+	if (r == 0 && run->from_stdin)
 		status = resolve_stdin(run, &r);
 	r = cli_end(r);
 	if (r)
 		return r;
 	return status ? status : run->damaged ? EXIT_FAILED : EXIT_DONE;
+}
+
+/* --trace A B C: further files, until something looks like an address. Returns how many. */
+static int count_files(int argc, char **argv)
+{
+	uint64_t addr, time;
+	int i;
+
+	for (i = 0; i < argc; i++)
+		if (strcmp(argv[i], "-") == 0 || parse_address(argv[i], &addr, &time))
+			break;
+	return i;
+}
+
+/* What the options and arguments say; argv: what is not an option. 0, or an exit status. */
+static int prepare(struct resolve *run, int argc, char **argv)
+{
+	int i, r, n_files = run->n_traces ? count_files(argc, argv) : 0;
+
+	if (run->n_traces && run->pid)
+		return cli_usage_error("resolve", "--trace or -p, not both");
+	if (!run->n_traces && !run->pid)
+		return cli_usage_error("resolve", "-p PID or --trace FILE is needed");
+	r = take_arguments(run, argc - n_files, argv + n_files);
+	for (i = 0; i < run->n_traces && r == 0; i++)
+		r = take_trace(run, run->traces[i]);
+	for (i = 0; i < n_files && r == 0; i++)
+		r = take_trace(run, argv[i]);
+	return r ? r : open_process(run);
 }
 
 int cli_resolve(int argc, char **argv)
@@ -247,40 +291,27 @@ int cli_resolve(int argc, char **argv)
 		{ 0 },
 	};
 	_cleanup_(resolve_deinit) struct resolve run = { .ask.il_maps = true };
-	uint64_t addr, time;
-	int c, i, r;
+	int c, r;
 
+	run.traces = calloc((size_t)argc, sizeof(*run.traces));
+	if (!run.traces)
+		return cli_end(-ENOMEM);
 	while ((c = getopt_long(argc, argv, "p:t:h", options, NULL)) >= 0) {
 		if (daemon_option_take(&run.ask.daemon, c, optarg))
 			continue;
 		switch (c) {
 		case 'p':
-			if (!parse_pid(optarg, &run.pid))
-				return cli_usage_error("resolve", "-p takes a process id");
-			break;
-		case 't':
-			r = take_trace(&run, optarg);
+			r = cli_parse_pid("resolve", optarg, &run.pid);
 			if (r)
 				return r;
 			break;
+		case 't': run.traces[run.n_traces++] = optarg; break;
 		case 'j': run.json = true; break;
 		case 'c': run.caller = true; break;
 		case 'h': help(); return cli_flush();
 		default: return cli_usage_hint("resolve");
 		}
 	}
-	/* --trace A B C: further files, until something looks like an address */
-	for (i = optind; i < argc && run.n_traces; i++) {
-		if (strcmp(argv[i], "-") == 0 || parse_address(argv[i], &addr, &time))
-			break;
-		r = take_trace(&run, argv[i]);
-		if (r)
-			return r;
-	}
-	if (!run.n_traces == !run.pid)
-		return cli_usage_error("resolve", "-p PID or --trace FILE is needed");
-	if (run.pid)
-		i = optind;
-	r = open_process(&run);
-	return r ? r : run_questions(&run, argc - i, argv + i);
+	r = prepare(&run, argc - optind, argv + optind);
+	return r ? r : run_questions(&run);
 }

@@ -6,13 +6,10 @@
 #include "cli/cli.h"
 
 #include <getopt.h>
-#include <inttypes.h>
 #include <string.h>
 
-#include "base/caps.h"
 #include "base/escape.h"
 #include "base/log.h"
-#include "base/number.h"
 #include "cli/answer.h"
 #include "query/text.h"
 
@@ -32,19 +29,24 @@ static void put_json(struct buf *line, const char *change, const struct query_me
 	buf_putc(line, '}');
 }
 
-/* "seconds change start size tier name"; the time is that of the change itself. */
+/* A row as in `clrsym methods`, with the change and the time of that. */
 static void put_text(struct buf *line, const char *change, const struct query_method *m)
 {
 	uint64_t time = 0;
 
 	if (m)
 		time = m->unload != UINT64_MAX && strcmp(change, "load") != 0 ? m->unload : m->load;
-	buf_printf(line, "%" PRIu64 ".%09" PRIu64 " %s", time / SEC_NS(1), time % SEC_NS(1),
-		   escape_terminal(change, strlen(change)));
-	if (!m)
-		return;
-	buf_putc(line, ' ');
-	answer_put_method(line, m);
+	answer_put_time(line, time);
+	buf_printf(line, "  %-6s ", escape_terminal(change, strlen(change)));
+	if (m)
+		answer_put_row(line, m, false);
+}
+
+static int print_head(void)
+{
+	printf("%13s  %-6s ", "TIME", "CHANGE");
+	answer_print_head(false);
+	return fflush(stdout) ? 1 : 0;
 }
 
 static int on_change(void *data, const char *change, const struct query_method *m)
@@ -67,36 +69,41 @@ static void help(void)
 	       "(what "
 	       "was\n"
 	       "known of a body was corrected), and resync (changes were left out: see clrsym "
-	       "methods).\n\n"
-	       "      --json              one JSON object a line\n" DAEMON_OPTIONS_HELP);
+	       "methods).\n\n" CLI_PID_HELP
+	       "      --json              one JSON object a line\n" DAEMON_OPTIONS_HELP
+	       "\nColumns: TIME (s of CLOCK_MONOTONIC), CHANGE, and as in clrsym "
+	       "methods.\n" CLI_EXIT_HELP "0, too, after ^C and at the end of the process.\n");
 }
 
 int cli_watch(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{ "json", no_argument, NULL, 'j' },
-		DAEMON_OPTIONS,
-		{ "help", no_argument, NULL, 'h' },
-		{ 0 },
+		{ "json", no_argument, NULL, 'j' }, DAEMON_OPTIONS, CLI_PID_OPTION,
+		{ "help", no_argument, NULL, 'h' }, { 0 },
 	};
 	_cleanup_(ask_deinit) struct ask ask = { 0 };
 	struct watching watching = { .line.cap = SIZE_MAX };
+	const char *pid_option = NULL;
 	struct ask_process *process;
 	pid_t pid;
 	int c, r;
 
-	while ((c = getopt_long(argc, argv, "h", options, NULL)) >= 0) {
+	while ((c = getopt_long(argc, argv, "p:h", options, NULL)) >= 0) {
 		if (daemon_option_take(&ask.daemon, c, optarg))
 			continue;
 		switch (c) {
 		case 'j': watching.json = true; break;
+		case 'p': pid_option = optarg; break;
 		case 'h': help(); return cli_flush();
 		default: return cli_usage_hint("watch");
 		}
 	}
-	if (argc - optind != 1 || !parse_pid(argv[optind], &pid))
-		return cli_usage_error("watch", "one PID");
+	r = cli_only_pid("watch", pid_option, argc - optind, argv + optind, &pid);
+	if (r)
+		return r;
 	r = ask_open(&ask, pid, false, &process);
+	if (r == 0 && !watching.json)
+		r = print_head();
 	if (r == 0) {
 		log_info("pid %d: watching", (int)pid);
 		r = ask_watch(process, on_change, &watching);

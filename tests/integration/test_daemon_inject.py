@@ -279,11 +279,12 @@ def test_map():
 class Fake:
     """A daemon that knows a process, and answers its code with whatever it is told to."""
 
-    def __init__(self, d, pid, export, gone=False, listing=None):
+    def __init__(self, d, pid, export, gone=False, listing=None, strange=None):
         self.path, self.export, self.gone, self.listing = socket_of(d), export, gone, listing
         self.process = {"pid": pid, "start": start_of(pid), "uid": 0, "comm": "load", "runtime": "10", "state": "live",
                         "complete": True, "bodies": 1, "precompiled": 0, "retired": 0, "bytes": 1,
                         "known_until": 2**62, "lost": 0, "reason": None}
+        self.processes = [strange, self.process] if strange else [self.process]
         self.calls = []
         self.s = socket.socket(socket.AF_UNIX)
         self.s.bind(self.path)
@@ -311,7 +312,7 @@ class Fake:
             self.calls.append(method)
             reply = self.export
             if method == "ListProcesses":
-                reply = self.listing or {"parameters": {"processes": [self.process]}}
+                reply = self.listing or {"parameters": {"processes": self.processes}}
             elif self.gone:
                 self.close()
             if reply is None:
@@ -339,12 +340,13 @@ def test_daemon_fails():
     denied = {"error": "org.varlink.service.PermissionDenied", "parameters": {}}
     cases = {
         "hangs up": (None, {}, "clrsymd has gone"),
-        "denies": (denied, {"listing": denied}, "clrsymd answers members of its group.*--no-daemon"),
-        "denies code": (denied, {}, "clrsymd answers members of its group"),
+        "denies": (denied, {"listing": denied}, "you are not in group clrsym.*--no-daemon"),
+        "denies code": (denied, {}, "it is another user's"),
         "has no file": ({"parameters": {"bytes": 1, "bodies": 1, "known_until": 1}}, {}, "makes no sense"),
         "no JSON": (b"hello", {}, "makes no sense"),
         "fails": ({"error": INTERFACE + "Failed", "parameters": {"reason": "no\x1b[31m memory"}}, {}, "no.*memory"),
-        "no list": (None, {"listing": {"parameters": {"processes": [{"pid": "x"}]}}}, "makes no sense"),
+        "no list": (None, {"listing": {"parameters": {"processes": "x"}}}, "makes no sense"),
+        "a strange process": (denied, {"strange": {"pid": "x"}}, "it is another user's"),
         "busy": ({"error": INTERFACE + "Busy", "parameters": {"reason": "a cap"}}, {}, "a cap"),
     }
     with folder() as d:

@@ -1394,7 +1394,13 @@ def example(interpreter, name):
     p = run(argv + [str(w.load.pid), "nonsense"])
     check(p.returncode == 1 and "InvalidParameter" in p.stderr, p.stdout + p.stderr)
     p = run(argv + [str(w.load.pid), "0x1000"], env=dict(os.environ, CLRSYM_SOCKET=f"{w.dir}/none"))
-    check(p.returncode == 1 and p.stderr, "no daemon: no error")
+    check(p.returncode == 1 and "is clrsymd running" in p.stderr, f"no daemon: {p.stderr}")
+    p = run(argv)
+    check(p.returncode == 1 and "PID ADDRESS[@NS]" in p.stderr and "Error" not in p.stderr, p.stderr)
+    # attached to by the program itself
+    with Load("serve") as other:
+        p = run(argv + [str(other.pid), "0x1000"])
+        check(p.returncode == 0 and p.stdout == "0x1000 ? (unmapped)\n", p.stdout + p.stderr)
 
 
 def test_example_python():

@@ -68,6 +68,8 @@ def test_daemon_and_own_agree():
         table = answer("methods", *there, load.pid).splitlines()
         check(table[0].split() == ["START", "SIZE", "TIER", "METHOD"] and
               sum("Jit_0000" in l for l in table) == 40, f"table: {table[:2]}")
+        at = table[0].index("METHOD")
+        check(all(re.match(r"  +\S+ +\d+  \w+ +$", l[:at]) and l[at] != " " for l in table[1:]), "columns")
         check("UNLOADED" in answer("methods", *there, "--retired", load.pid).splitlines()[0], "no times")
 
         mine = [without(o, "load", "unload") for o in objects("modules", *OWN, load.pid) if not o["unload"]]
@@ -103,6 +105,14 @@ def test_daemon_and_own_agree():
         check("daemon" not in {o["pid"]: o for o in objects("ps", *OWN)}[load.pid], "ps --no-daemon")
         line = next(l for l in answer("ps", *there).splitlines() if l.split()[0] == str(load.pid))
         check(line.split()[2:4] == ["yes", "attached"], line)
+        # its code is known for a while after its end
+        load.close()
+        row = {o["pid"]: o for o in objects("ps", *there)}[load.pid]
+        check(row["daemon"] == "ended" and not row["attachable"] and "exited" in row["reason"], f"{row}")
+        check(row["runtime"] == rows[load.pid]["runtime"] and row["command"], f"{row}")
+        line = next(l for l in answer("ps", *there).splitlines() if l.split()[0] == str(load.pid))
+        check(line.split()[2:4] == ["no", "ended"], line)
+        check(load.pid not in {o["pid"] for o in objects("ps", *OWN)}, "ps --no-daemon: ended")
     return f"{len(ours)} methods, {len(mine)} modules, {len(replies[0])} addresses"
 
 
@@ -151,8 +161,11 @@ def test_watch():
                 time.sleep(0.01)
             load.ok("jit 1")
             for w in (text, own):
-                line = w.readline(10)
-                check(re.fullmatch(r"\d+\.\d{9} load [0-9a-f]+ [0-9a-f]+ \w+ \S.*", line), line)
+                head, line = w.readline(10), w.readline(10)
+                check(head.split() == ["TIME", "CHANGE", "START", "SIZE", "TIER", "METHOD"], head)
+                m = re.fullmatch(r" *\d+\.\d{6}  load +[0-9a-f]+ +(\d+)  (\w+) +(\S.*)", line)
+                check(m and m.start(2) == head.index("TIER") and m.start(3) == head.index("METHOD"), f"{head}\n{line}")
+                check(m.end(1) == head.index("SIZE") + 4, f"{head}\n{line}")
             load.write("quit")
             for w in (text, own):
                 check(w.wait(10) == 0, f"after the process's end: {w.errors()}")
@@ -266,6 +279,10 @@ def test_filter_perf():
         load.close()
         late, said = filtered(text, *there)
         check_chains(chains(late, frame), "after the end")
+        check("--show-mmap-events" not in said, said)
+        late, said = filtered(perf("script", "--header", "-i", data), *there)
+        check(said.count("--show-mmap-events") == 1 and f"pid {load.pid} has exited" in said, said)
+        check("doublemapper" in late and not list(filter(None, map(frame, late.splitlines()))), "named all the same")
         late, said = filtered(text, *OWN)
         check(late.encode() == text and "had exited" in said, said)
         check(server.stop()[0] == 0, "the daemon's end")
@@ -275,7 +292,8 @@ def test_filter_perf():
 def passed(text, *args):
     """Its text and its peak memory."""
     with tempfile.TemporaryFile() as out, \
-            subprocess.Popen([program("clrsym"), "filter", *args], stdin=subprocess.PIPE, stdout=out) as p:
+            subprocess.Popen([program("clrsym"), "filter", *args], stdin=subprocess.PIPE, stdout=out,
+                             stderr=subprocess.DEVNULL) as p:
         p.stdin.write(text)
         p.stdin.flush()
         end = time.monotonic() + 20
@@ -301,6 +319,13 @@ def test_filter_passes():
             out, kb = passed(text, *OWN, *args)
             check(out == text, f"{args}: other text")
             check(kb < 16 << 10 or "/san" in program(""), f"{args}: {kb} KB for a line of 16 MB")
+        # who does not say the process gets a word
+        for some, n in ((b"@[\n\t7f0000001234 0x7f0000001234 ([unknown])\n\t7f0000001235 0x7f0000001235 ([unknown])\n", 1),
+                        (b"at 0x7f0000001234\n", 1), (b"load 1 1.000000: x:\n\t 12 [unknown] (/a)\n\n0x7f0000001234\n", 0),
+                        (b"plain text\n", 0)):
+            out, said = filtered(some, *OWN)
+            check(out.encode() == some and said.count("use -p PID") == n, f"{some}: {said}")
+            check("use -p" not in filtered(some, *OWN, "-p", load.pid)[1], "with -p")
         # an answer comes before the next line
         with Process([program("clrsym"), "filter", *OWN, "-p", str(load.pid)]) as f:
             check(f.ask("one") == "one" and f.ask("two") == "two", "not line by line")
@@ -312,6 +337,37 @@ def test_filter_passes():
             f.p.stdin.close()
             check(f.wait(10) == 0, f.errors())
     return f"{len(text) >> 20} MB through {kb} KB"
+
+
+def test_help():
+    """Every verb's own, whichever way it is asked for."""
+    verbs = re.findall(r"^  (\w+) ", answer("--help"), re.M)
+    check(len(verbs) == 11, f"{verbs}")
+    for verb in verbs:
+        text = answer("help", verb)
+        check(text.startswith("Usage: ") and f"clrsym {verb}" in text.splitlines()[0], text)
+        check(text == answer(verb, "--help") and "Exit status: " in text, text)
+        check(max(map(len, text.splitlines())) <= 100, f"{verb}: a long line")
+    p = clrsym("help", "nonsense")
+    check(p.returncode == 2 and b"no verb 'nonsense'" in p.stderr, f"{p}")
+    return f"{len(verbs)} verbs"
+
+
+def test_not_in_the_group():
+    """Who may not connect is told what to do about it; who asks about another's process, that it is one."""
+    if os.geteuid():
+        raise Skip("needs root")
+    with tempfile.TemporaryDirectory() as d, Load("serve") as load, \
+            Daemon(load.pid, socket=f"{d}/q", options=["--map", "off"]) as server:
+        server.listening()
+        os.chmod(d, 0o755)
+        user = {"user": 65534, "group": 65534, "extra_groups": []}
+        os.chmod(f"{d}/q", 0o600)
+        for verb in (["methods", load.pid], ["ps"], ["map", load.pid]):
+            p = clrsym(*verb, "--socket", f"{d}/q", **user)
+            said = p.stderr.decode()
+            check("you are not in group clrsym" in said and "usermod -aG clrsym" in said, f"{verb}: {said}")
+    return said.splitlines()[0]
 
 
 def test_failures():
@@ -329,9 +385,24 @@ def test_failures():
                 for how in (OWN, there):
                     fails("no such process|has exited", *verb, 999999999, *how)
                     fails(rf"pid {other.pid}: .*\S", *verb, other.pid, *how)
-            fails("one PID", "methods", status=2)
+            for verb in ("map", "image", "methods", "modules", "watch"):
+                fails("one PID", verb, status=2)
+                fails("'abc' is no process id", verb, "abc", status=2)
+                fails("'-1' is no process id", verb, "-p", "-1", status=2)
+                fails("not both", verb, "-p", load.pid, load.pid, status=2)
+            for verb in ("resolve", "filter"):
+                fails("'0' is no process id", verb, "-p", "0", status=2)
+            check(answer("modules", *there, "-p", load.pid) == answer("modules", *there, load.pid), "-p PID")
             fails("-p PID or --trace", "resolve", "1234", status=2)
-            fails("not an address", "resolve", *there, "-p", load.pid, "xyz", status=2)
+            fails("--trace or -p, not both", "resolve", "--trace", "/nonexistent", "-p", load.pid, status=2)
+            # before any is answered
+            fails("not an address: xyz", "resolve", *there, "-p", load.pid, "1234", "xyz", "1234", status=2)
+            p = clrsym("resolve", *there, "-p", load.pid, "-", input=b"1234\nxyz\n1234\n")
+            check(p.returncode == 2 and p.stdout == b"1234 ? (unmapped)\n", f"{p}")
+            # attached to by another daemon, which is the one to be asked
+            with daemon() as (_, other_there):
+                fails(r"keeps its map already \(ask that one: --socket PATH\)", "methods", *other_there, load.pid)
+            fails(r"keeps its map already \(ask that one: --socket PATH\)", "map", *OWN, load.pid)
             p = clrsym("methods", "--socket", "/nonexistent/x", load.pid)
             check(p.returncode == 0 and b"no clrsymd answers there" in p.stderr, f"{p.stderr}")
             # the daemon dies in the middle
