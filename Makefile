@@ -213,15 +213,15 @@ fuzz: fuzzers
 
 # A sampler of one's own, in C with libbpf. Not built by anything else: it needs clang and libbpf.
 BPF_CFLAGS := -O2 -g -Wall -Werror -target bpf -I/usr/include/$(shell gcc -print-multiarch)
-# blazesym's C library, as `cargo cinstall` installs it, if it is anywhere: BLAZESYM=PREFIX
-BLAZESYM := $(firstword $(foreach p,$(BLAZESYM) /usr/local /usr,\
-	$(if $(wildcard $(p)/include/blazesym.h),$(p))))
+# With blazesym's C library as `cargo cinstall` leaves it, too; BLAZESYM=PREFIX: somewhere else.
+BLAZESYM ?= $(patsubst %/include/blazesym.h,%,$(firstword $(shell \
+	grep -ls process_dispatch /usr/local/include/blazesym.h /usr/include/blazesym.h)))
 examples: $(O)/examples/sampler $(O)/examples/sampler.bpf.o $(if $(BLAZESYM),$(O)/examples/blazesym)
 $(O)/examples/blazesym: examples/blazesym.c examples/blazesym-image.c examples/blazesym-image.h
 	@mkdir -p $(@D)
 	$(call say,CC)
 	$(Q)$(CC) -std=gnu11 $(CFLAGS) $(WARN) $(SANFLAGS) -D_GNU_SOURCE \
-		-isystem $(BLAZESYM)/include -o $@ $(filter %.c,$^) \
+		-I$(BLAZESYM)/include -o $@ $(filter %.c,$^) \
 		-L$(BLAZESYM)/lib -lblazesym_c -Wl,-rpath,$(BLAZESYM)/lib
 $(O)/examples/sampler.bpf.o: examples/sampler.bpf.c examples/sampler.h
 	@mkdir -p $(@D)

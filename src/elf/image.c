@@ -30,7 +30,9 @@
  * The first symbol is named "," and is nothing. perf asks addr2line for an address and then for
  * ",", to see where the answer ends; addr2line takes that for the name of a symbol and compares it
  * with every one of them, demangled, which with 150,000 is 11 ms a question. This one ends the
- * search at once, with the same answer: it is in no section, so nothing is known of its place.
+ * search at once, with the same answer, an address of zero (which newer perfs look for) of which
+ * nothing is known. It is an undefined one: any other without a size is one without an end to
+ * blazesym, and what lies before the first body would be in it.
  *
  * libelf is asked with ELF_F_LAYOUT, for the place of .text is fixed.
  */
@@ -272,7 +274,7 @@ static int make_symbols(const struct elf_image *image, Elf64_Sym **outp)
 
 	if (!symbols)
 		return -ENOMEM;
-	symbols[1] = (Elf64_Sym){ .st_name = 1, .st_shndx = SHN_ABS };
+	symbols[1] = (Elf64_Sym){ .st_name = 1, .st_shndx = SHN_UNDEF };
 	for (i = 0; i < image->n_entries; i++) {
 		const struct entry *e = &image->entries[i];
 

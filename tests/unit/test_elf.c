@@ -175,7 +175,7 @@ START_TEST(test_symbols)
 	ck_assert_uint_eq(f.symtab->sh_size, (ARRAY_SIZE(bodies) + FIRST_BODY) * sizeof(Elf64_Sym));
 	ck_assert_str_eq(symbol_name(&f, 1), ",");
 	ck_assert_uint_eq(symbol(&f, 1)->st_info, ELF64_ST_INFO(STB_LOCAL, STT_NOTYPE));
-	ck_assert_uint_eq(symbol(&f, 1)->st_shndx, SHN_ABS);
+	ck_assert_uint_eq(symbol(&f, 1)->st_shndx, SHN_UNDEF);
 	for (i = 0; i < ARRAY_SIZE(bodies); i++) {
 		const Elf64_Sym *sym = symbol(&f, FIRST_BODY + i);
 
