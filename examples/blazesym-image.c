@@ -26,7 +26,7 @@ extern char **environ;
 struct image {
 	struct image *next;
 	int pid;
-	char *name; /* of the mapped file */
+	char *name; /* of the mapped file, with its path: others have the same last component */
 	char *path; /* NULL: there is none */
 };
 
@@ -166,6 +166,6 @@ char *images_dispatch(const char *maps_file, const char *symbolic_path, void *ct
 	/* /proc/PID/map_files/START-END is all that says which process it is */
 	if (!is_managed(name) || sscanf(maps_file, "/proc/%d/", &pid) != 1)
 		return NULL;
-	image = get_image(ctx, pid, name);
+	image = get_image(ctx, pid, symbolic_path);
 	return image && image->path ? strdup(image->path) : NULL;
 }

@@ -43,17 +43,22 @@ struct image_run {
 	size_t refused;
 };
 
-/* The last component, without what the kernel adds to a file that has no name any more. */
+/* The path or its last component, without the kernel's mark of a file that has no name any more. */
 static bool is_mapping(const struct proc_mapping *m, const char *name)
 {
 	static const char deleted[] = " (deleted)";
-	const char *slash = m->path_len ? memrchr(m->path, '/', m->path_len) : NULL;
-	size_t len = slash ? m->path_len - (size_t)(slash + 1 - m->path) : 0;
+	const char *file = m->path, *slash;
+	size_t len = m->path_len;
 
 	if (len > strlen(deleted) &&
-	    memcmp(slash + 1 + len - strlen(deleted), deleted, strlen(deleted)) == 0)
+	    memcmp(file + len - strlen(deleted), deleted, strlen(deleted)) == 0)
 		len -= strlen(deleted);
-	return len && len == strlen(name) && memcmp(slash + 1, name, len) == 0;
+	slash = len ? memrchr(file, '/', len) : NULL;
+	if (slash && !strchr(name, '/')) {
+		len -= (size_t)(slash + 1 - file);
+		file = slash + 1;
+	}
+	return slash && len && len == strlen(name) && memcmp(file, name, len) == 0;
 }
 
 static int take_range(void *data, const struct proc_mapping *m)
@@ -261,7 +266,9 @@ static void help(void)
 	       "      --mapping NAME      only the code in mappings of that file, by file offset, "
 	       "e.g.\n"
 	       "                          memfd:doublemapper or "
-	       "System.Private.CoreLib.dll\n" NAMING_OPTIONS_HELP DAEMON_OPTIONS_HELP
+	       "System.Private.CoreLib.dll;\n"
+	       "                          with a slash: its whole path\n" NAMING_OPTIONS_HELP
+		       DAEMON_OPTIONS_HELP
 	       "\nIt prints how gdb puts it in place: add-symbol-file FILE -o "
 	       "OFFSET\n" CLI_EXIT_HELP);
 }
