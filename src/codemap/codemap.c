@@ -72,6 +72,7 @@ void codemap_free(struct codemap *map)
 	mem_free(&map->touched.total, map->touched.v);
 	mem_free(&map->late.total, map->late.v);
 	mem_free(&map->scratch_total, map->il_order);
+	mem_free(&map->census_total, map->census);
 	mem_free(&map->scratch_total, map->il_entries);
 	buf_deinit(&map->il_bytes);
 	changes_deinit(map);
@@ -161,6 +162,8 @@ static int announce(struct codemap *map, const struct codemap_load *load, bool s
 	}
 	if (r)
 		return r;
+	if (unlikely(map->census) && seen && idx < map->census_slots)
+		map->census[idx / 64] |= UINT64_C(1) << idx % 64;
 	lives_settle(map);
 	if (bodyp)
 		*bodyp = body_at(&map->bodies, idx);
@@ -332,6 +335,45 @@ int codemap_module(struct codemap *map, uint64_t module_id, uint64_t assembly_id
 	mod->assembly_id = assembly_id;
 	mod->named = time;
 	return 0;
+}
+
+/* -- Rundowns after losses ---------------------------------------------------------------- */
+
+int codemap_census_begin(struct codemap *map)
+{
+	uint32_t n = codemap_n_slots(map);
+	size_t bytes = ((size_t)n / 64 + 1) * sizeof(*map->census);
+
+	mem_free(&map->census_total, map->census);
+	map->census = mem_realloc(&map->census_total, NULL, bytes);
+	if (!map->census)
+		return -ENOMEM;
+	memset(map->census, 0, bytes);
+	map->census_slots = n;
+	return 0;
+}
+
+/* What has come since has a slot beyond those that are counted, or was announced too late. */
+static void census_end_slot(struct codemap *map, uint32_t idx, uint64_t lost_from, uint64_t lost_to)
+{
+	const struct codemap_body *b = codemap_slot(map, idx);
+
+	if (!b || b->end != END_NONE || !names_is_jitted(b->flags) || b->load > lost_to ||
+	    map->census[idx / 64] >> idx % 64 & 1)
+		return;
+	map->stats.implied_retirements++;
+	life_cut(map, idx, MAX(lost_from, (uint64_t)b->load), END_GAP);
+}
+
+void codemap_census_end(struct codemap *map, uint64_t lost_from, uint64_t lost_to)
+{
+	uint32_t idx;
+
+	for (idx = 1; map->census && lost_to && idx < map->census_slots; idx++)
+		census_end_slot(map, idx, lost_from, lost_to);
+	mem_free(&map->census_total, map->census);
+	map->census = NULL;
+	lives_settle(map);
 }
 
 /* -- Losses and forgetting ---------------------------------------------------------------- */

@@ -154,6 +154,15 @@ int codemap_il_lookup(const struct codemap *map, const struct codemap_body *body
 		      uint32_t *ilp);
 bool codemap_has_il(const struct codemap *map, const struct codemap_body *body);
 
+/*
+ * After a loss a rundown tells what is there, and so also what is not: jitted bodies that were
+ * announced before the loss was over, and that a complete rundown which began later does not
+ * list, ended in the loss. begin: before its first record. Returns 0, or -ENOMEM (then end does
+ * nothing). end: after its last; lost_to 0: it was not complete after all, nothing ends.
+ */
+int codemap_census_begin(struct codemap *map);
+void codemap_census_end(struct codemap *map, uint64_t lost_from, uint64_t lost_to);
+
 /* Events between the two times were lost: misses in between say so. */
 void codemap_gap(struct codemap *map, uint64_t from, uint64_t to);
 /* Were events lost at any time in between? */

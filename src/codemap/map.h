@@ -499,6 +499,9 @@ struct codemap {
 	size_t scratch_total;
 	struct gap gaps[CAP_GAPS];
 	uint32_t n_gaps;
+	uint64_t *census; /* a bit a slot: listed by the rundown under way; NULL: none counts */
+	uint32_t census_slots;
+	size_t census_total;
 	uint64_t horizon; /* a forgotten body may have lived until then */
 	uint64_t generation;
 	uint64_t seed;

@@ -68,7 +68,11 @@ static void target_is_live(struct target *t)
 static void target_rundown_over(struct target *t)
 {
 	/* What was lost while the rundown ran is not healed by it. */
-	if (t->gap_from_ns && t->status.rundown_complete && t->gap_to_ns <= t->rundown_start_ns) {
+	bool healed =
+		t->gap_from_ns && t->status.rundown_complete && t->gap_to_ns <= t->rundown_start_ns;
+
+	codemap_census_end(t->map, t->gap_from_ns, healed ? t->gap_to_ns : 0);
+	if (healed) {
 		t->status.gaps_healed++;
 		t->gap_from_ns = t->gap_to_ns = 0;
 		log_info("pid %d: the gap is filled", (int)t->proc->pid);
@@ -204,9 +208,14 @@ static int target_open_rundown(struct target *t, uint32_t mb)
 	t->rundown_start_ns = clock_now_ns();
 	r = session_new(&t->rundown, t->pool, t->proc, &t->opts.socket, t->map, &opts, &callbacks,
 			t);
-	if (r == 0)
-		feed_set_loader(session_feed(t->rundown), t->loader);
-	return r;
+	if (r < 0)
+		return r;
+	feed_set_loader(session_feed(t->rundown), t->loader);
+	/* without memory what is gone stays until something else takes its place */
+	if (t->gap_from_ns && codemap_census_begin(t->map) < 0)
+		log_warn("pid %d: out of memory: what was unloaded unseen may stay",
+			 (int)t->proc->pid);
+	return 0;
 }
 
 /* Starts the rundown whose turn it is. */

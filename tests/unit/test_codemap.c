@@ -731,6 +731,39 @@ START_TEST(test_open_past)
 }
 END_TEST
 
+/* What a rundown after a loss does not list ended in the loss. */
+START_TEST(test_census)
+{
+	struct codemap *map = new_map(NULL);
+	int complete;
+
+	for (complete = 0; complete < 2; complete++) {
+		uint64_t base = BASE + (uint64_t)complete * 4096, t = 1000u * (uint64_t)complete;
+
+		ck_assert_int_eq(add(map, 1, base, 64, t + 10, "A"), 0);
+		ck_assert_int_eq(add(map, 2, base + 64, 64, t + 20, "B"), 0);
+		codemap_gap(map, t + 50, t + 60);
+		ck_assert_int_eq(add(map, 3, base + 128, 64, t + 55, "C"), 0);
+		ck_assert_int_eq(add(map, 4, base + 192, 64, t + 70, "D"), 0);
+		ck_assert_int_eq(codemap_census_begin(map), 0);
+		ck_assert_int_eq(see(map, 2, base + 64, 64, t + 90, "B"), 0);
+		ck_assert_int_eq(add(map, 5, base + 256, 64, t + 95, "E"), 0);
+		codemap_census_end(map, t + 50, complete ? t + 60 : 0);
+		ck_assert_str_eq(at(map, base, t + 49), "A");
+		ck_assert_str_eq(at(map, base, t + 55), complete ? "<data lost>" : "A");
+		ck_assert_str_eq(at(map, base, t + 100), complete ? "<retired>" : "A");
+		ck_assert_str_eq(at(map, base + 64, t + 100), "B");
+		ck_assert_str_eq(at(map, base + 128, t + 100), complete ? "<retired>" : "C");
+		ck_assert_str_eq(at(map, base + 192, t + 100), "D");
+		ck_assert_str_eq(at(map, base + 256, t + 100), "E");
+	}
+	/* without a begin there is nothing to end */
+	codemap_census_end(map, 1, UINT64_MAX);
+	ck_assert_str_eq(at(map, BASE + 4096 + 192, 9999), "D");
+	codemap_free(map);
+}
+END_TEST
+
 START_TEST(test_gaps)
 {
 	struct codemap *map = new_map(NULL);
@@ -1438,6 +1471,7 @@ int main(void)
 	tcase_add_test(rules, test_one_moment);
 	tcase_add_test(rules, test_open_past);
 	tcase_add_test(rules, test_gaps);
+	tcase_add_test(rules, test_census);
 	tcase_add_test(rules, test_certain);
 	tcase_add_test(rules, test_gap_union);
 	tcase_add_test(rules, test_modules);
