@@ -5,7 +5,9 @@
  * The insides of the server, shared by its files only:
  *
  *   listen.c      the socket file
- *   server.c      connections, limits, turns
+ *   server.c      the socket's new connections, what the registry tells
+ *   account.c     what one user has of the server
+ *   conn.c        one connection: input, turns, output
  *   access.c      who may see what
  *   methods.c     which method is which; those that answer at once
  *   resolve.c     Resolve
@@ -131,6 +133,19 @@ void conn_wake(struct conn *c);
 /* Memory has changed: accounts it. False: the user has too much (and has been told). */
 bool conn_account(struct conn *c);
 void conn_end(struct conn *c);
+/* The last of it, after conn_end(). */
+void conn_free(struct conn *c);
+/* Begins to listen to the client. Returns 0 or -errno. */
+int conn_watch(struct conn *c);
+/* The entry of its operation goes: the operation is stepped once more, with the reason. */
+void conn_entry_gone(struct conn *c, const char *why);
+
+/* -- account.c -------------------------------------------------------------------------- */
+
+/* The user's, made if there is none; NULL without memory. */
+struct account *account_get(struct server *srv, uid_t uid);
+/* Gives back what time has earned. */
+void account_refill(struct account *a, uint64_t now);
 
 /* -- access.c --------------------------------------------------------------------------- */
 

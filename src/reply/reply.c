@@ -5,8 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* Prolog, epilog, no mapping: IL maps have them where there is no IL. */
-#define IL_SPECIAL 0xfffffffdu
+#include "clr/clr.h"
 
 int reply_method(const struct codemap_info *info, struct buf *function, struct query_method *m)
 {
@@ -43,7 +42,8 @@ int64_t reply_il(const struct codemap *map, const struct codemap_body *body, uin
 {
 	uint32_t il;
 
-	if (codemap_il_lookup(map, body, offset, &il) || il >= IL_SPECIAL)
+	/* prolog, epilog, no mapping: no place in the IL */
+	if (codemap_il_lookup(map, body, offset, &il) || il >= CLR_IL_EPILOG)
 		return -1;
 	return il;
 }
