@@ -341,11 +341,6 @@ int ask_methods(struct ask_process *p, bool retired,
 int ask_modules(struct ask_process *p, int (*fn)(void *data, const struct ask_module *m),
 		void *data)
 {
-	static const char *const kinds[] = {
-		[LOADER_DOMAIN] = "domain",
-		[LOADER_ASSEMBLY] = "assembly",
-		[LOADER_MODULE] = "module",
-	};
 	const struct loader_item *item;
 	struct clr_text guid;
 	struct loader *loader;
@@ -357,7 +352,7 @@ int ask_modules(struct ask_process *p, int (*fn)(void *data, const struct ask_mo
 	loader = target_loader(p->source->target);
 	for (i = 0; r == 0 && (item = loader_item(loader, i)); i++) {
 		struct ask_module m = {
-			.kind = kinds[item->kind],
+			.kind = loader_kind_text(item->kind),
 			.id = item->id,
 			.parent = item->parent,
 			.load = item->load,

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* clrsym methods: the code bodies of a process, by address. */
 #include "cli/cli.h"
-
-#include <getopt.h>
+#include "cli/listing.h"
 
 #include "cli/answer.h"
 
@@ -40,37 +39,18 @@ static void help(void)
 
 int cli_methods(int argc, char **argv)
 {
-	enum { OPT_RETIRED = 256 };
-	static const struct option options[] = {
-		{ "retired", no_argument, NULL, OPT_RETIRED },
-		{ "json", no_argument, NULL, 'j' },
-		CLI_PID_OPTION,
-		DAEMON_OPTIONS,
-		{ "help", no_argument, NULL, 'h' },
-		{ 0 },
-	};
 	_cleanup_(ask_deinit) struct ask ask = { 0 };
 	struct listing listing = { .line.cap = SIZE_MAX };
-	const char *pid_option = NULL;
 	struct ask_process *process;
-	pid_t pid;
-	int c, r;
+	struct listing_args args;
+	int r;
 
-	while ((c = getopt_long(argc, argv, "p:h", options, NULL)) >= 0) {
-		if (daemon_option_take(&ask.daemon, c, optarg))
-			continue;
-		switch (c) {
-		case OPT_RETIRED: listing.retired = true; break;
-		case 'j': listing.json = true; break;
-		case 'p': pid_option = optarg; break;
-		case 'h': help(); return cli_flush();
-		default: return cli_usage_hint("methods");
-		}
-	}
-	r = cli_only_pid("methods", pid_option, argc - optind, argv + optind, &pid);
-	if (r)
+	r = listing_take("methods", argc, argv, true, help, &ask.daemon, &args);
+	if (r >= 0)
 		return r;
-	r = ask_open(&ask, pid, false, &process);
+	listing.json = args.json;
+	listing.retired = args.retired;
+	r = ask_open(&ask, args.pid, false, &process);
 	if (r == 0 && !listing.json)
 		answer_print_head(listing.retired);
 	if (r == 0)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* clrsym modules: the application domains, assemblies and modules of a process. */
 #include "cli/cli.h"
+#include "cli/listing.h"
 
-#include <getopt.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -91,31 +91,17 @@ static void help(void)
 
 int cli_modules(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "json", no_argument, NULL, 'j' }, DAEMON_OPTIONS, CLI_PID_OPTION,
-		{ "help", no_argument, NULL, 'h' }, { 0 },
-	};
 	_cleanup_(ask_deinit) struct ask ask = { 0 };
 	struct listing listing = { .line.cap = SIZE_MAX };
-	const char *pid_option = NULL;
 	struct ask_process *process;
-	pid_t pid;
-	int c, r;
+	struct listing_args args;
+	int r;
 
-	while ((c = getopt_long(argc, argv, "p:h", options, NULL)) >= 0) {
-		if (daemon_option_take(&ask.daemon, c, optarg))
-			continue;
-		switch (c) {
-		case 'j': listing.json = true; break;
-		case 'p': pid_option = optarg; break;
-		case 'h': help(); return cli_flush();
-		default: return cli_usage_hint("modules");
-		}
-	}
-	r = cli_only_pid("modules", pid_option, argc - optind, argv + optind, &pid);
-	if (r)
+	r = listing_take("modules", argc, argv, false, help, &ask.daemon, &args);
+	if (r >= 0)
 		return r;
-	r = ask_open(&ask, pid, false, &process);
+	listing.json = args.json;
+	r = ask_open(&ask, args.pid, false, &process);
 	if (r == 0 && !listing.json)
 		printf("%-8s  %13s  %13s  %-36s  NAME\n", "KIND", "LOADED", "UNLOADED", "PDB");
 	if (r == 0)

@@ -4,8 +4,8 @@
  * no failure. What the process had before is not told: `clrsym methods` tells that.
  */
 #include "cli/cli.h"
+#include "cli/listing.h"
 
-#include <getopt.h>
 #include <string.h>
 
 #include "base/escape.h"
@@ -77,35 +77,21 @@ static void help(void)
 
 int cli_watch(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "json", no_argument, NULL, 'j' }, DAEMON_OPTIONS, CLI_PID_OPTION,
-		{ "help", no_argument, NULL, 'h' }, { 0 },
-	};
 	_cleanup_(ask_deinit) struct ask ask = { 0 };
 	struct watching watching = { .line.cap = SIZE_MAX };
-	const char *pid_option = NULL;
 	struct ask_process *process;
-	pid_t pid;
-	int c, r;
+	struct listing_args args;
+	int r;
 
-	while ((c = getopt_long(argc, argv, "p:h", options, NULL)) >= 0) {
-		if (daemon_option_take(&ask.daemon, c, optarg))
-			continue;
-		switch (c) {
-		case 'j': watching.json = true; break;
-		case 'p': pid_option = optarg; break;
-		case 'h': help(); return cli_flush();
-		default: return cli_usage_hint("watch");
-		}
-	}
-	r = cli_only_pid("watch", pid_option, argc - optind, argv + optind, &pid);
-	if (r)
+	r = listing_take("watch", argc, argv, false, help, &ask.daemon, &args);
+	if (r >= 0)
 		return r;
-	r = ask_open(&ask, pid, false, &process);
+	watching.json = args.json;
+	r = ask_open(&ask, args.pid, false, &process);
 	if (r == 0 && !watching.json)
 		r = print_head();
 	if (r == 0) {
-		log_info("pid %d: watching", (int)pid);
+		log_info("pid %d: watching", (int)args.pid);
 		r = ask_watch(process, on_change, &watching);
 	}
 	buf_deinit(&watching.line);

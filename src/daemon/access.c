@@ -83,6 +83,11 @@ pid_t access_pid_of(const struct conn *c, const struct entry *e)
 	return proc_peer_pid_of(&c->peer, e->proc, &pid) == 0 ? pid : 0;
 }
 
+pid_t access_theirs(json_t *parameters)
+{
+	return (pid_t)json_integer_value(json_object_get(parameters, "pid"));
+}
+
 struct entry *access_find(struct conn *c, json_t *parameters)
 {
 	const char *bad;
@@ -102,7 +107,7 @@ struct entry *access_find(struct conn *c, json_t *parameters)
 	}
 	e = registry_find(c->srv->reg, pid, start, 0);
 	if (!e)
-		conn_error(c, QUERY_ERROR_NOT_ATTACHED, json_pack("{s:i}", "pid", (int)theirs));
+		conn_not_attached(c, theirs);
 	else if (!access_entry(c, e))
 		conn_error(c, QUERY_ERROR_DENIED, NULL);
 	else

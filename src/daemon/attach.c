@@ -164,6 +164,5 @@ void method_detach(struct conn *c, json_t *parameters)
 		conn_reply(c, NULL, false);
 	else
 		conn_error(c, QUERY_ERROR_NOT_YOURS,
-			   json_pack("{s:i}", "pid",
-				     (int)json_integer_value(json_object_get(parameters, "pid"))));
+			   json_pack("{s:i}", "pid", (int)access_theirs(parameters)));
 }

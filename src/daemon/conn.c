@@ -230,6 +230,11 @@ void conn_bad_parameter(struct conn *c, const char *name)
 	conn_error(c, QUERY_ERROR_PARAMETER, json_pack("{s:s}", "parameter", name));
 }
 
+void conn_not_attached(struct conn *c, pid_t theirs)
+{
+	conn_error(c, QUERY_ERROR_NOT_ATTACHED, json_pack("{s:i}", "pid", (int)theirs));
+}
+
 void conn_fail(struct conn *c, int r)
 {
 	conn_error(c, QUERY_ERROR_FAILED, json_pack("{s:s}", "reason", strerror(-r)));

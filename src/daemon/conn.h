@@ -120,6 +120,8 @@ void conn_reply(struct conn *c, json_t *parameters, bool continues);
 /* An error of the interface, with its parameters (taken over). */
 void conn_error(struct conn *c, const char *error, json_t *parameters);
 void conn_bad_parameter(struct conn *c, const char *name);
+/* The process (in the client's number) is not attached, or not any more. */
+void conn_not_attached(struct conn *c, pid_t theirs);
 /* -errno: Failed, with its text. */
 void conn_fail(struct conn *c, int r);
 /* Operations of this process may go on. */
@@ -161,6 +163,8 @@ bool access_proc(const struct conn *c, struct proc *p);
  * returns NULL if there is none that the client may see.
  */
 struct entry *access_find(struct conn *c, json_t *parameters);
+/* The client's number, of parameters that access_find() took. */
+pid_t access_theirs(json_t *parameters);
 /* The client's number in ours. 0, -errno, or an enum proc_error. */
 int access_pid(struct conn *c, pid_t theirs, pid_t *oursp);
 /* Answers with the error that access_pid() means. */

@@ -119,6 +119,12 @@ static void grow(struct copy *copy)
 	begin_writer(copy);
 }
 
+/* From when on it is an answer, as codemap_lookup_certain() has it. */
+static uint64_t certain_load(const struct codemap_info *info)
+{
+	return info->freeable ? info->announced : info->load;
+}
+
 /* The spelled name alone: whoever wants the parts asks for an export. */
 static int fill_body(struct copy *copy, const struct codemap_body *body, struct range_body *out)
 {
@@ -129,9 +135,7 @@ static int fill_body(struct copy *copy, const struct codemap_body *body, struct 
 	r = method_range(copy->map, body, &info, out);
 	if (r < 0)
 		return r;
-	/* as codemap_lookup_certain() has it */
-	if (info.freeable)
-		out->range.load = info.announced;
+	out->range.load = certain_load(&info);
 	buf_clear(&copy->function);
 	buf_clear(&copy->function_short);
 	names_append(&copy->function, &info.name, NAMES_FULL, false);
@@ -153,8 +157,7 @@ static bool retire_slot(struct copy *copy, uint32_t slot, const struct codemap_b
 
 	codemap_body_life(copy->map, body, &info);
 	range = method_range_life(&info);
-	if (info.freeable)
-		range.load = info.announced;
+	range.load = certain_load(&info);
 	return snapshot_has(copy->writer, slot, &range) &&
 	       snapshot_retire(copy->writer, slot, info.unload) == 0;
 }

@@ -28,11 +28,6 @@
 #define MACHINE EM_AARCH64
 #endif
 
-static void reply_gone(struct conn *c, pid_t theirs)
-{
-	conn_error(c, QUERY_ERROR_NOT_ATTACHED, json_pack("{s:i}", "pid", (int)theirs));
-}
-
 /* The fd (taken over) goes with the reply; without one it would go with the next. */
 static void reply_fd(struct conn *c, json_t *parameters, int fd)
 {
@@ -64,7 +59,7 @@ static enum op_result snap_step(struct conn *c, struct op *op, uint64_t deadline
 	int fd, r;
 
 	if (!e) {
-		reply_gone(c, snap->theirs);
+		conn_not_attached(c, snap->theirs);
 		return OP_DONE;
 	}
 	r = copy_get(e, c, &fd, &generation, &bytes);
@@ -100,7 +95,7 @@ void method_snapshot(struct conn *c, json_t *parameters)
 	snap->op = (struct op){
 		.step = snap_step, .free = snap_free, .entry = e, .memory = sizeof(*snap)
 	};
-	snap->theirs = (pid_t)json_integer_value(json_object_get(parameters, "pid"));
+	snap->theirs = access_theirs(parameters);
 	conn_start(c, &snap->op);
 }
 
@@ -315,7 +310,7 @@ static enum op_result export_step(struct conn *c, struct op *op, uint64_t deadli
 	if (e)
 		target_get_status(e->target, &status);
 	if (!e || status.incarnation != x->incarnation) {
-		reply_gone(c, x->theirs);
+		conn_not_attached(c, x->theirs);
 		return OP_DONE;
 	}
 	switch (x->phase) {
@@ -383,7 +378,7 @@ void method_export(struct conn *c, json_t *parameters)
 			.free = exporting_free,
 			.entry = e,
 			.memory = sizeof(*x) },
-		.theirs = (pid_t)json_integer_value(json_object_get(parameters, "pid")),
+		.theirs = access_theirs(parameters),
 		.from = from,
 		.to = to,
 		.code = code,

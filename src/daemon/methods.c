@@ -167,8 +167,8 @@ static void get_info(struct conn *c, json_t *parameters)
 		return;
 	conn_reply(c,
 		   json_pack("{s:s, s:s, s:s, s:s, s:[s, s]}", "vendor", "clrsym", "product",
-			     "clrsymd", "version", CLRSYM_VERSION, "url", "",
-			     "interfaces", QUERY_SERVICE, QUERY_INTERFACE),
+			     "clrsymd", "version", CLRSYM_VERSION, "url", "", "interfaces",
+			     QUERY_SERVICE, QUERY_INTERFACE),
 		   false);
 }
 
@@ -267,7 +267,7 @@ static enum op_result map_write_step(struct conn *c, struct op *op, uint64_t dea
 	uint64_t now = clock_now_ns();
 
 	if (!e || e->ended || !e->shown) {
-		conn_error(c, QUERY_ERROR_NOT_ATTACHED, json_pack("{s:i}", "pid", (int)w->theirs));
+		conn_not_attached(c, w->theirs);
 		return OP_DONE;
 	}
 	begin_map(w, e);
@@ -313,7 +313,7 @@ static void write_map(struct conn *c, json_t *parameters)
 			.free = map_write_free,
 			.entry = e,
 			.memory = sizeof(*w) },
-		.theirs = (pid_t)json_integer_value(json_object_get(parameters, "pid")),
+		.theirs = access_theirs(parameters),
 		.until_ns = clock_now_ns() + WRITE_WAIT_NS,
 	};
 	conn_start(c, &w->op);

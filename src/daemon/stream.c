@@ -67,10 +67,9 @@ static void put_text(struct buf *out, const char *name, const char *s)
 
 static void put_module(struct buf *out, const struct loader_item *item)
 {
-	static const char *const kinds[] = { "domain", "assembly", "module" };
 	struct clr_text guid;
 
-	buf_printf(out, "{\"kind\":\"%s\",\"id\":", kinds[item->kind]);
+	buf_printf(out, "{\"kind\":\"%s\",\"id\":", loader_kind_text(item->kind));
 	text_put_hex(out, item->id);
 	buf_puts(out, ",\"parent\":");
 	text_put_hex(out, item->parent);
@@ -151,8 +150,7 @@ static enum op_result list_step(struct conn *c, struct op *op, uint64_t deadline
 	if (op->entry)
 		target_get_status(op->entry->target, &status);
 	if (!op->entry || status.incarnation != list->incarnation) {
-		conn_error(c, QUERY_ERROR_NOT_ATTACHED,
-			   json_pack("{s:i}", "pid", (int)list->theirs));
+		conn_not_attached(c, list->theirs);
 		return OP_DONE;
 	}
 	while ((r = list_put(list, op->entry->target)) > 0) {
@@ -187,7 +185,7 @@ static void start_list(struct conn *c, json_t *parameters, bool modules, bool re
 	target_get_status(e->target, &status);
 	*list = (struct list){
 		.op = { .step = list_step, .free = list_free, .entry = e, .memory = sizeof(*list) },
-		.theirs = (pid_t)json_integer_value(json_object_get(parameters, "pid")),
+		.theirs = access_theirs(parameters),
 		.modules = modules,
 		.retired = retired,
 		.more = c->more,

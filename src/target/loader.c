@@ -59,6 +59,17 @@ struct loader {
 	uint64_t refused;
 };
 
+const char *loader_kind_text(enum loader_kind kind)
+{
+	static const char *const words[] = {
+		[LOADER_DOMAIN] = "domain",
+		[LOADER_ASSEMBLY] = "assembly",
+		[LOADER_MODULE] = "module",
+	};
+
+	return words[kind];
+}
+
 int loader_new(struct loader **outp)
 {
 	_cleanup_(loader_freep) struct loader *l = calloc(1, sizeof(*l));

@@ -45,6 +45,9 @@ struct loader_item {
 	bool has_pdb; /* guid not zero */
 };
 
+/* "domain", "assembly", "module". */
+const char *loader_kind_text(enum loader_kind kind);
+
 int loader_new(struct loader **outp);
 void loader_free(struct loader *loader);
 /* An event of kind CLR_APP_DOMAIN, CLR_ASSEMBLY or CLR_MODULE. Returns 0, -ENOMEM or FULL. */
